@@ -34,7 +34,7 @@ use crate::worker::workers::{QueueBoard, QueueEntry};
 /// A rate is the mean over this many announcements, which is a minute.
 const RATE_SAMPLES: usize = 20;
 
-/// A host at rest announces nothing new, so its memory is told in steps.
+/// The announced memory is rounded up to this, so that a host at rest announces nothing new.
 const MEMORY_STEP: u64 = 16 << 20;
 
 /// A version is judged by its attempts in this time, of which at most this number of samples is kept.
@@ -78,13 +78,13 @@ impl Announcer {
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        let mut said = None;
+        let mut announced = None;
         loop {
             let host = self.describe();
-            if let Err(error) = hosts::announce(&self.link, &host, &mut said).await {
+            if let Err(error) = hosts::announce(&self.link, &host, &mut announced).await {
                 tracing::debug!(%error, "could not announce this host");
             }
-            // Without Redis, what was ordered before stands.
+            // Without Redis, the orders that were read before hold.
             match orders::list(&self.link).await {
                 Ok(orders) => {
                     if is_under_way(orders.jobs.values()) {
@@ -161,7 +161,8 @@ impl Announcer {
         let mut before = std::mem::take(&mut self.windows);
         let mut all: HashMap<Arc<str>, Vec<HostVersion>> = HashMap::new();
         for queue in posted {
-            // One that came back after others is there twice: its newer place counts, with all its attempts.
+            // A version that came back after others is there twice. It gets the place of the later entry, and
+            // the attempts of both.
             let mut sums: Vec<(Arc<str>, (u64, u64))> = Vec::new();
             for (label, counts) in queue.metrics.versions() {
                 let ends = counts.ends();
@@ -187,7 +188,7 @@ impl Announcer {
     }
 }
 
-/// The version that runs tasks, as queues count it.
+/// The name under which queues count the version that runs tasks.
 fn label(plugin: &PluginStatus) -> Option<String> {
     Some(format!("{}@{}", plugin.name, short(plugin.digest.as_deref()?)))
 }
@@ -202,7 +203,7 @@ impl AttemptWindow {
     fn sample(&mut self, now: Instant, counts: (u64, u64), is_serving: bool) -> (u64, u64) {
         let samples = &mut self.0;
         if samples.back().is_none_or(|(_, last)| *last != counts) {
-            // One in each step is kept, and the newest one.
+            // One sample in each step of WINDOW / SAMPLES is kept, and the newest one.
             if samples.len() > 2 && now.duration_since(samples[samples.len() - 2].0) < WINDOW / SAMPLES {
                 samples.pop_back();
             }

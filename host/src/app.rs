@@ -30,7 +30,7 @@ use crate::queue::orders::Orders;
 use crate::queue::server::SizeLimits;
 use crate::queue::upkeep::Danger;
 use crate::queue::{self, Link, Redis};
-use crate::reload::{self, ConfigReloads, FileWatch, Reloader};
+use crate::reload::{self, ConfigReloads, FileWatch, Reloader, SandboxSize};
 use crate::sandbox::{self, Compiler, Sandbox, SandboxOptions};
 use crate::shutdown::{HostSignals, Loops, Signals, Stop};
 use crate::supervisor;
@@ -45,10 +45,10 @@ use crate::worker::storm;
 use crate::worker::waiter::{self, Waiter};
 use crate::worker::workers::Workers;
 
-/// A fetch loop that gave no sign for so long is stalled. It gives one every second or two.
+/// A fetch loop is stalled if it gave no sign of life for this long. It gives one every second or two.
 const STALL_AFTER: Duration = Duration::from_secs(6);
 
-/// The part of the handlers' memory that large tasks may take beside it.
+/// Large tasks may take the handlers' memory divided by this, in addition to that memory.
 const TASKS_SHARE: u64 = 4;
 
 /// How long the last spans of traces may take to be sent at the end.
@@ -94,7 +94,7 @@ struct Host {
 }
 
 /// Warns of risks in the configuration and on this machine. An error says why no host can work here.
-fn tell_what_is_risky(config: &Config) -> anyhow::Result<()> {
+fn check_risks(config: &Config) -> anyhow::Result<()> {
     let exposures = config.exposures();
     for warning in config.warnings.iter().chain(&exposures).map(String::as_str).chain(too_powerful()) {
         tracing::warn!("{warning}");
@@ -176,16 +176,9 @@ fn serve_operators(
     servants.tracker.spawn(Announcer::new(host_id.clone(), link, parts, bell).run(over.clone()));
 }
 
-/// The bounds that the sandbox was made with.
-struct SandboxSize {
-    max_memory: u64,
-    max_attempts: u32,
-    max_warm: u32,
-}
-
 impl Host {
     async fn start(config: Config, file: FileWatch) -> anyhow::Result<Host> {
-        tell_what_is_risky(&config)?;
+        check_risks(&config)?;
         let (servants, watchers, stop) = (Loops::default(), Loops::default(), Stop::default());
         let health = Health::new(STALL_AFTER);
         // 1. The admin address first: it tells another process on it at once, and whether this one lives
@@ -215,7 +208,7 @@ impl Host {
         workers.board().set_histograms(Histograms::of(&config));
         workers.apply(queues);
         servants.spawn(tell_when_ready(plugins.clone(), health.clone()));
-        // 5. What others see of it.
+        // 5. What operators and other hosts see of this host.
         let reloads = ConfigReloads::default();
         reloads.set_queues(&config.queues);
         let parts = AnnouncedParts {
@@ -268,9 +261,7 @@ impl Host {
                 capacity: &self.capacity,
                 link: &self.link,
                 reloads: &self.reloads,
-                max_memory: self.size.max_memory,
-                max_attempts: self.size.max_attempts,
-                max_warm: self.size.max_warm,
+                size: self.size,
             };
             tokio::select! {
                 biased;
@@ -310,7 +301,7 @@ impl Host {
     }
 }
 
-/// The places for what the admin server shows later, as there are no queues yet.
+/// The parts of the admin server that are filled in later: it starts before there are queues.
 struct Served {
     address: SocketAddr,
     refused: RefusedTokens,
@@ -355,14 +346,11 @@ async fn start_plugins(
     orders: Orders,
     watchers: &Loops,
 ) -> anyhow::Result<(Plugins, SandboxSize)> {
-    let max_attempts = reload::attempts(config);
-    let grants = reload::grants(config);
-    let max_memory = grants.values().map(|grant| grant.memory).max().unwrap_or_default();
-    let max_warm = reload::warm(config);
+    let (grants, size) = (reload::grants(config), SandboxSize::of(config));
     let opts = SandboxOptions {
-        max_concurrent: max_attempts,
-        max_warm,
-        max_memory,
+        max_concurrent: size.max_attempts,
+        max_warm: size.max_warm,
+        max_memory: size.max_memory,
         compiler: Compiler::separate(),
         backtraces: false,
     };
@@ -374,7 +362,7 @@ async fn start_plugins(
     let cache_dir = config.cache_dir();
     let source = Source { sandbox, dir, pulled_dir, cache_dir, user_cache: user_cache(), orders, shelf };
     let plugins = Plugins::start(source, grants, watchers.over.clone(), &watchers.tracker).await?;
-    Ok((plugins, SandboxSize { max_memory, max_attempts, max_warm }))
+    Ok((plugins, size))
 }
 
 /// Warns of plugins that may return more than Redis takes.
@@ -387,7 +375,7 @@ fn warn_of_limits(config: &Config, limits: SizeLimits) {
     }
 }
 
-/// Tells that the host has more power over its machine than it needs.
+/// A warning, if the host has more power over its machine than it needs.
 fn too_powerful() -> Option<&'static str> {
     nix::unistd::geteuid().is_root().then_some(
         "the host runs as root: give it a user of its own, as deploy/tqhost.service and deploy/Dockerfile do",
@@ -415,7 +403,7 @@ fn start_common(
     };
     let (waiter, lookout, claiming) = (common.waiter.clone(), common.lookout.clone(), &common.stop.claiming);
     let waiting = redis.link_for_waiting(waiter::BLOCK);
-    // In a cluster no call on it blocks, and it remembers what has not changed.
+    // In a cluster no call blocks that connection, and it remembers what has not changed.
     let looks = if redis.is_cluster() { waiting.clone() } else { link.clone() };
     servants.tracker.spawn(waiter.clone().run(waiting, claiming.clone()));
     let host_id = common.consumer.clone();
@@ -430,7 +418,8 @@ fn start_common(
     common
 }
 
-/// Ready is who has tried every plugin: whoever replaces a host that works must not be believed before that.
+/// Tells that the host is ready once it has tried every plugin. Before that, it must not take the place of a
+/// host that works. Fails the host's health if plugins are not watched any more.
 pub(crate) async fn tell_when_ready(plugins: Plugins, health: Health) {
     tokio::select! {
         () = plugins.scanned() => health.started(),
@@ -447,7 +436,7 @@ async fn tell_supervisor(health: Health, claiming: CancellationToken) {
     supervisor::signs_of_life().await;
 }
 
-/// Where this configuration's Redis is: also for the commands, which find the embedded one of a running host.
+/// Opens the Redis of this configuration. A command finds the embedded one of a running host.
 pub(crate) fn open_redis(config: &Config) -> anyhow::Result<Redis> {
     let redis = match &config.redis {
         config::RedisServer::Embedded => Redis::open(&embedded::url(&config.data_dir)),

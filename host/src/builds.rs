@@ -34,7 +34,7 @@ pub(crate) struct BuildNote {
     pub author: Option<String>,
 }
 
-/// The same as somebody wrote it.
+/// A build as its file or Redis has it, before its texts are checked.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ForeignBuild {
@@ -72,7 +72,7 @@ fn moment(value: &Value) -> Option<u64> {
         Value::String(text) => u64::try_from(text.parse::<Timestamp>().ok()?.as_millisecond()).ok(),
         value => value.as_u64(),
     };
-    // A time that no calendar has is none.
+    // Times beyond the range of calendars are left out.
     ms.filter(|ms| i64::try_from(*ms).is_ok_and(|ms| Timestamp::from_millisecond(ms).is_ok()))
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn short(digest: &str) -> &str {
     digest.get(..12).unwrap_or(digest)
 }
 
-/// A version with its plugin as people are shown it, for a name like `mail@39a2c07d51e4`.
+/// The words for a version and its plugin, by a name like `mail@39a2c07d51e4`.
 pub(crate) fn words_of(version: &str, label: Option<&str>) -> String {
     match (version.rsplit_once('@'), label) {
         (Some((plugin, digest)), Some(label)) => format!("{plugin} {label} ({})", short(digest)),
@@ -136,7 +136,7 @@ impl Builds {
         self.0.retain(|digest, _| is_kept(digest));
     }
 
-    /// The build of a version, of whose digest the first digits may be enough.
+    /// The build of a version. The first 12 digits of its digest are enough.
     pub(crate) fn of(&self, digest: &str) -> Option<&BuildNote> {
         let (known, build) = self.0.range(digest.to_owned()..).next()?;
         (digest.len() >= 12 && known.starts_with(digest)).then_some(build)

@@ -2,8 +2,8 @@
 
 use crate::tls;
 
-/// Returns `what: cause: cause`. Some errors repeat a cause in their own text; such a cause is written once.
-/// An error of the TLS library is told in words, and is the last cause.
+/// Returns `what: cause: cause`. A cause that the text before it has already is left out. An error of the TLS
+/// library is put into plain words, and its own causes are left out.
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     if let Some(error) = tls::cause(error) {
         return tls::words(error);

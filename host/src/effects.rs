@@ -49,8 +49,8 @@ const COUNTER_BOUND: i64 = 1_000_000_000_000_000_000;
 /// Longer times of handlers are shortened to this: Redis refuses times that do not fit into its clock.
 const LONGEST_TIME: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A time that a handler gave in milliseconds.
-pub(crate) fn time(ms: u64) -> Duration {
+/// A time that a handler gave in milliseconds, at most [`LONGEST_TIME`].
+pub(crate) fn bounded_time(ms: u64) -> Duration {
     Duration::from_millis(ms).min(LONGEST_TIME)
 }
 
@@ -84,7 +84,7 @@ pub trait EffectSource: Debug + Send + Sync {
     fn unstage(&self, flows: Vec<FlowName>);
     /// The results of the children of a flow, in their order; refused if they have more bytes than `most`.
     fn results(&self, flow: &str, most: u64, until: Instant) -> EffectReply<Vec<ChildResult>>;
-    /// Checks that a task may be enqueued, and gives it an id.
+    /// Checks that a task may be enqueued. Returns it with an id.
     fn new_task(
         &self,
         queue: &str,
@@ -95,12 +95,12 @@ pub trait EffectSource: Debug + Send + Sync {
 }
 
 impl OutboxTask {
-    /// About how much memory it takes.
+    /// The bytes of memory that it takes, about.
     pub(crate) fn weight(&self) -> usize {
         size_of::<OutboxTask>() + self.fields.len() * size_of::<Field>() + self.bytes()
     }
 
-    /// The bytes that it counts as an effect.
+    /// The bytes that count for it in the bound of a task's effects.
     fn cost(&self) -> usize {
         cost(self.fields.len(), self.bytes())
     }
@@ -130,7 +130,7 @@ pub struct OutboxTask {
     pub delay: Duration,
     /// Its idempotency key.
     pub key: Option<String>,
-    /// Its queue lies in another slot of a cluster.
+    /// Whether its queue lies in another slot of a cluster.
     pub is_relayed: bool,
 }
 
@@ -179,8 +179,7 @@ impl Staging {
 impl Drop for StagedFlows {
     fn drop(&mut self) {
         if !*self.are_committed.get_mut() {
-            let flows = self.flows.get_mut();
-            self.source.unstage(std::mem::take(flows));
+            self.source.unstage(std::mem::take(self.flows.get_mut()));
         }
     }
 }
@@ -252,7 +251,7 @@ impl Effects {
         &self.flows
     }
 
-    /// Whether they are only values of the state that are set and do not expire.
+    /// Whether all effects set values of the state that do not expire.
     pub fn only_sets_values(&self) -> bool {
         let keeps = |change| matches!(change, &StateChange::Set { ttl: None, .. });
         self.state.len() == self.len() && self.state.values().all(keeps)
@@ -315,8 +314,8 @@ impl Effects {
         Ok(name)
     }
 
-    /// Notes that they were committed, so that the children of the flows stay.
-    pub fn were_committed(&self) {
+    /// Notes that the effects were committed, so that the children of the flows stay.
+    pub fn mark_committed(&self) {
         if let Staging(Some(staged)) = &self.staging {
             staged.are_committed.store(true, Ordering::Relaxed);
         }
@@ -334,7 +333,7 @@ impl Effects {
         })
     }
 
-    /// Whether the committed value of this key does not matter any more.
+    /// Whether this attempt has set or deleted the key, so that its committed value does not matter any more.
     pub fn hides_state(&self, key: &str) -> bool {
         matches!(self.state.get(key), Some(StateChange::Set { .. } | StateChange::Delete))
     }
@@ -351,7 +350,7 @@ impl Effects {
         Ok(())
     }
 
-    /// Adds to a counter, and gives the value that this attempt sees then.
+    /// Adds to a counter. Returns the value that this attempt sees from then on.
     pub fn increment(
         &mut self,
         key: String,
@@ -360,13 +359,10 @@ impl Effects {
     ) -> Result<i64, EffectError> {
         let seen = self.state_over(&key, committed)?;
         let value = sum(&key, seen.as_deref(), delta)?;
+        let set_to = |ttl| StateChange::Set { value: value.to_string().into_bytes(), ttl };
         let change = match self.state.get(&key) {
-            Some(StateChange::Set { ttl, .. }) => {
-                StateChange::Set { value: value.to_string().into_bytes(), ttl: *ttl }
-            }
-            Some(StateChange::Delete) => {
-                StateChange::Set { value: value.to_string().into_bytes(), ttl: None }
-            }
+            Some(StateChange::Set { ttl, .. }) => set_to(*ttl),
+            Some(StateChange::Delete) => set_to(None),
             Some(StateChange::Add(before)) => StateChange::Add(bounded(&key, before.checked_add(delta))?),
             None => StateChange::Add(bounded(&key, Some(delta))?),
         };
@@ -427,9 +423,11 @@ impl Effects {
     fn replace(&mut self, before: Option<usize>, after: usize) -> Result<(), EffectError> {
         let bytes = self.bytes;
         self.bytes -= before.unwrap_or(0);
+        debug_assert!(before.unwrap_or(0) <= bytes, "an effect costs no more than all of them");
         self.grow(usize::from(before.is_none()), after).inspect_err(|_| self.bytes = bytes)
     }
 
+    /// Counts further effects and bytes, unless they exceed the bounds.
     fn grow(&mut self, effects: usize, bytes: usize) -> Result<(), EffectError> {
         if self.len() + effects > MAX_EFFECTS {
             let why =

@@ -18,19 +18,20 @@ pub(crate) fn without_bom(text: &[u8]) -> &[u8] {
     text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(text)
 }
 
-/// The most fields that a task may have besides reserved ones: all are arguments of one call in a script.
+/// The most fields that a task may have besides reserved ones: a script passes all of them to one call of
+/// Redis.
 pub(crate) const MAX_FIELDS: usize = 1000;
 
-/// The most bytes of these fields, their names included: each is held in memory, by the host and by Redis, as
-/// often as it is read or moved.
+/// The most bytes of these fields, their names included. The host and Redis hold all of them in memory
+/// whenever the task is read or moved.
 pub(crate) const MAX_TASK_BYTES: usize = 16 << 20;
 
-/// The beginning of the names of fields in which the host carries what it knows of a task.
+/// The prefix of the fields in which the host keeps what it knows of a task.
 pub(crate) const HOST_FIELDS: &str = "tq-";
-/// The beginning of the names of fields in which the host tells of the end of another task.
+/// The prefix of the fields in which the host tells of the end of another task.
 pub(crate) const END_FIELDS: &str = "end.";
 
-/// The fields of this kind that a host writes.
+/// The names with [`END_FIELDS`] that a host writes.
 pub(crate) const END_NAMES: [&str; 9] = [
     "end.id",
     "end.queue",
@@ -43,10 +44,10 @@ pub(crate) const END_NAMES: [&str; 9] = [
     "end.finished_at",
 ];
 
-/// How names begin that no producer may give to a field of a new task.
+/// The prefixes that no producer may use in the name of a field.
 pub(crate) const RESERVED: [&str; 2] = [HOST_FIELDS, END_FIELDS];
 
-/// The reserved beginning of this name, if it has one.
+/// The reserved prefix of this name, if it has one.
 pub(crate) fn reserved(name: &str) -> Option<&'static str> {
     RESERVED.into_iter().find(|prefix| name.starts_with(prefix))
 }

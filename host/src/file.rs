@@ -14,9 +14,9 @@ pub(crate) const MAX_BYTES: u64 = 96 << 20;
 /// How long a file must stay the same before it is read.
 pub(crate) const SETTLE: Duration = Duration::from_millis(100);
 
-/// A file that nobody has changed for about so long is stable at the first look. It is far more than the
-/// resolution of file times.
-const LONG_AGO: Duration = Duration::from_secs(1);
+/// A file that has not changed for this long is stable at the first look. It is far more than the resolution
+/// of file times.
+const LONG_AGO: Duration = Duration::from_secs(2);
 
 /// Identifies one state of a file without reading it. The change time shows a change even where the
 /// modification time was set by hand, as `cp -p` does.
@@ -101,11 +101,11 @@ impl Stamp {
         self.bytes
     }
 
-    /// Whether the last change is so long ago that a second look is not needed.
+    /// Whether the last change is more than [`LONG_AGO`] ago, so that a second look is not needed.
     pub(crate) fn is_old(self) -> bool {
         let Ok(now) = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH) else { return false };
         [self.modified, self.changed].into_iter().all(|(seconds, _)| {
-            u64::try_from(seconds).is_ok_and(|seconds| Duration::from_secs(seconds) + LONG_AGO * 2 < now)
+            u64::try_from(seconds).is_ok_and(|seconds| Duration::from_secs(seconds) + LONG_AGO < now)
         })
     }
 

@@ -61,7 +61,8 @@ impl JobLoop {
                 }
                 Some(ended) = loops.join_next() => match ended {
                     Ok(id) => _ = ids.remove(&id),
-                    // One has panicked, and nobody knows which. Two loops for a job harm nobody.
+                    // A loop has panicked, and its job is not known: each job may get a second loop, which
+                    // does no harm.
                     Err(_) => ids.clear(),
                 },
             }
@@ -81,7 +82,8 @@ impl JobLoop {
         }
     }
 
-    /// Takes steps of a job until it is over, or another process has it. The bell rings again for that one.
+    /// Takes steps of a job until it is over, or another process has it. In that case a later ring of the
+    /// bell begins anew. Returns the job's id.
     async fn carry_out(self, BulkJob { id, queue: name, .. }: BulkJob, stop: CancellationToken) -> String {
         loop {
             let queues = self.reloads.queues();

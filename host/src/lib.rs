@@ -49,7 +49,7 @@ pub use cli::main;
 #[doc(hidden)]
 pub mod testing {
     pub mod config {
-        pub use crate::config::model::{Batch, Idempotency, Items, List, Rate, TargetQueue};
+        pub use crate::config::rules::{Batch, Idempotency, Items, List, Rate, TargetQueue};
         pub use crate::config::{Backoff, Config, Missed, Plugin, QueueRules, Schedule, Warm, times};
     }
     pub mod doctor {

@@ -1,7 +1,7 @@
 //! Hides the values of fields that an operator named (`[admin] mask`) in what the API and the dashboard show,
-//! and from filters by text, which would tell them to whoever tries.
+//! and from filters by text: a visitor could guess a value by trying filters.
 //!
-//! In: fields and results, as JSON. Out: the same, with [`MASKED`] in place of the values of these fields,
+//! In: fields and results, as JSON. Out: this JSON with [`MASKED`] in place of the values of these fields,
 //! and of these keys in JSON, at any depth, also where JSON lists them by name (`{"name": …, "value": …}`,
 //! `["email", …]`). JSON and form-encoded pairs in a text are looked into, too, also behind what guards JSON
 //! from scripts. JSON in base64, in UTF-16, in a value of a form, or in bytes that are no text
@@ -27,8 +27,8 @@ const VALUES: [&str; 3] = ["value", "values", "val"];
 /// Texts that stand before JSON, so that no page can run it as a script.
 const GUARDS: [&str; 3] = [")]}'", "while(1);", "for(;;);"];
 
-/// How many forms are looked into, each somewhere in the one before. A text such as `a=a=a=…` could be as
-/// many forms as it has signs.
+/// How many forms are looked into, each within the one before. A text such as `a=a=a=…` could be one form for
+/// each of its signs.
 const MAX_FORMS: usize = 2;
 
 const LENIENT: GeneralPurposeConfig =
@@ -49,11 +49,11 @@ impl FieldMask {
         self.0.is_empty()
     }
 
-    /// The value of a field with this name.
-    pub(crate) fn field(&self, name: &Value, value: &mut Value) {
+    /// Hides the value of a field with this name, or the parts of it that are hidden.
+    pub(crate) fn hide_field(&self, name: &Value, value: &mut Value) {
         match name.as_str().is_some_and(|name| self.hides(name)) {
             true => *value = MASKED.into(),
-            false => self.value(value),
+            false => self.hide_in(value),
         }
     }
 
@@ -83,15 +83,15 @@ impl FieldMask {
         })
     }
 
-    /// A value of a field or of a result.
-    pub(crate) fn value(&self, value: &mut Value) {
+    /// Hides the parts of a field's value, or of a result, that are hidden.
+    pub(crate) fn hide_in(&self, value: &mut Value) {
         if !self.is_empty() {
-            self.value_within(value, MAX_FORMS);
+            self.hide_within(value, MAX_FORMS);
         }
     }
 
-    /// Hides what [`FieldMask::value`] hides. `forms` is how many nested forms may be looked into.
-    fn value_within(&self, value: &mut Value, forms: usize) {
+    /// Hides what [`FieldMask::hide_in`] hides. `forms` is how many nested forms may be looked into.
+    fn hide_within(&self, value: &mut Value, forms: usize) {
         match value {
             Value::Object(members) if self.hides_bytes(members, forms) => *value = MASKED.into(),
             Value::Object(members) => {
@@ -99,7 +99,7 @@ impl FieldMask {
                 for (name, value) in members {
                     match self.hides(name) || is_named && VALUES.contains(&name.as_str()) {
                         true => *value = MASKED.into(),
-                        false => self.value_within(value, forms),
+                        false => self.hide_within(value, forms),
                     }
                 }
             }
@@ -109,7 +109,7 @@ impl FieldMask {
                 {
                     *value = MASKED.into();
                 }
-                items.iter_mut().for_each(|item| self.value_within(item, forms));
+                items.iter_mut().for_each(|item| self.hide_within(item, forms));
             }
             Value::String(text) => {
                 if let Some(shown) = self.masked(text, forms) {
@@ -120,7 +120,7 @@ impl FieldMask {
         }
     }
 
-    /// Whether these are bytes, as JSON, in which something would be hidden if they were text.
+    /// Whether this is the JSON of bytes (`{"base64": …}`) in whose text something would be hidden.
     fn hides_bytes(&self, members: &Map<String, Value>, forms: usize) -> bool {
         let text = members.get("base64").filter(|_| members.len() == 1).and_then(Value::as_str);
         let bytes = text.and_then(|text| STANDARD.decode(text).ok());
@@ -154,10 +154,10 @@ impl FieldMask {
         }
         let Ok(before) = serde_json::from_str::<Value>(json) else {
             // It may be JSON that is cut, or that is too deep to be read.
-            return self.names(json).then(|| MASKED.to_owned());
+            return self.occurs_in(json).then(|| MASKED.to_owned());
         };
         let mut after = before.clone();
-        self.value_within(&mut after, forms);
+        self.hide_within(&mut after, forms);
         (after != before).then(|| after.to_string())
     }
 
@@ -168,7 +168,7 @@ impl FieldMask {
             return None;
         }
         let Some(deeper) = forms.checked_sub(1) else {
-            return self.names(text).then(|| MASKED.to_owned());
+            return self.occurs_in(text).then(|| MASKED.to_owned());
         };
         let mut is_hidden = false;
         let pairs = text.split('&').map(|pair| {
@@ -214,11 +214,11 @@ impl FieldMask {
     /// Whether a text that is JSON may hold one of the names. This costs much less than to read the JSON. A
     /// letter may be written by its number, and a text in it may be base64.
     fn may_hide(&self, text: &str) -> bool {
-        text.contains("\\u") || self.names(text) || has_long_word(text)
+        text.contains("\\u") || self.occurs_in(text) || has_long_word(text)
     }
 
     /// Whether one of the names occurs in a text.
-    fn names(&self, text: &str) -> bool {
+    fn occurs_in(&self, text: &str) -> bool {
         let text = text.to_ascii_lowercase();
         self.0.iter().any(|name| text.contains(name))
     }
@@ -258,7 +258,7 @@ mod tests {
 
     fn masked(value: Value) -> Value {
         let mut value = value;
-        FieldMask::new(&["email".into(), "phone".into()]).value(&mut value);
+        FieldMask::new(&["email".into(), "phone".into()]).hide_in(&mut value);
         value
     }
 
@@ -414,7 +414,7 @@ mod tests {
             ("cut", "{\"phone\": 1", None),
         ] {
             let mut value = Value::from(before);
-            mask.field(&name.into(), &mut value);
+            mask.hide_field(&name.into(), &mut value);
             assert_eq!(value, after.unwrap_or(MASKED), "{name}");
             assert_eq!(mask.shown(name.as_bytes(), before.as_bytes()).as_deref(), after, "{name}");
         }

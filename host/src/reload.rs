@@ -137,12 +137,32 @@ pub(crate) struct Reloader<'h> {
     pub capacity: &'h Capacity,
     pub link: &'h Link,
     pub reloads: &'h ConfigReloads,
-    /// The largest memory grant that the sandbox was made for, bytes.
+    pub size: SandboxSize,
+}
+
+/// The bounds that the sandbox is made with. They last until the host ends.
+#[derive(Clone, Copy)]
+pub(crate) struct SandboxSize {
+    /// Bytes of the largest grant of memory.
     pub max_memory: u64,
-    /// The attempts that the sandbox was made for.
+    /// Attempts that may run at once, of all queues together.
     pub max_attempts: u32,
-    /// How many kept instances the sandbox has room for, beside those of running attempts.
+    /// Instances that may wait for a task, of all plugins together.
     pub max_warm: u32,
+}
+
+impl SandboxSize {
+    /// The bounds that a configuration needs.
+    pub(crate) fn of(config: &Config) -> SandboxSize {
+        let grants = grants(config);
+        let sum = |counts: &mut dyn Iterator<Item = u32>| counts.fold(0, u32::saturating_add);
+        let attempts = sum(&mut config.queues.iter().map(|queue| queue.concurrency));
+        SandboxSize {
+            max_memory: grants.values().map(|grant| grant.memory).max().unwrap_or_default(),
+            max_attempts: config.concurrency.map_or(attempts, |most| most.min(attempts)),
+            max_warm: sum(&mut grants.values().filter_map(|grant| grant.warm).map(|warm| warm.idle)),
+        }
+    }
 }
 
 impl Reloader<'_> {
@@ -151,10 +171,10 @@ impl Reloader<'_> {
         let path = self.config.path.clone();
         let loaded = tokio::task::spawn_blocking(move || Config::load(&path)).await;
         let checked = match loaded {
-            Ok(Ok(config)) => match too_much_memory(&config, self.max_memory).or_else(|| too_many(&config)) {
-                None => Ok(config),
-                Some(why) => Err(why),
-            },
+            Ok(Ok(config)) => {
+                let why = too_much_memory(&config, self.size.max_memory);
+                why.or_else(|| too_many_connections(&config)).map_or(Ok(config), Err)
+            }
             Ok(Err(errors)) => Err(errors.to_string()),
             Err(panic) => Err(format!("the configuration could not be read: {panic}")),
         };
@@ -190,23 +210,25 @@ impl Reloader<'_> {
         for warning in &new.warnings {
             tracing::warn!("{warning}");
         }
-        let late = needs_restart(self.config, &new);
-        if !late.is_empty() {
-            tracing::warn!(keys = late.join(", "), "these keys take effect at the next start of the host");
-        }
-        let attempts = attempts(&new);
-        if attempts > self.max_attempts {
+        let late_keys = needs_restart(self.config, &new);
+        if !late_keys.is_empty() {
             tracing::warn!(
-                attempts,
-                room = self.max_attempts,
+                keys = late_keys.join(", "),
+                "these keys take effect at the next start of the host"
+            );
+        }
+        let needed = SandboxSize::of(&new);
+        if needed.max_attempts > self.size.max_attempts {
+            tracing::warn!(
+                attempts = needed.max_attempts,
+                room = self.size.max_attempts,
                 "more attempts may run at once than this host has room for: some wait until its next start"
             );
         }
-        let kept = warm(&new);
-        if kept > self.max_warm {
+        if needed.max_warm > self.size.max_warm {
             tracing::warn!(
-                kept,
-                room = self.max_warm,
+                kept = needed.max_warm,
+                room = self.size.max_warm,
                 "more instances may be kept than this host has room for: some are given up early until its \
                  next start"
             );
@@ -215,8 +237,7 @@ impl Reloader<'_> {
         self.reloads.set_queues(&new.queues);
         self.plugins.update(grants(&new));
         self.capacity.resize(new.concurrency);
-        let applied = self.workers.apply(queues);
-        let Applied { added, changed, removed } = applied;
+        let Applied { added, changed, removed } = self.workers.apply(queues);
         let [added, changed, removed] = [added, changed, removed].map(|queues| queues.join(", "));
         tracing::info!(added, changed, removed, "the configuration was read again");
         // Keys that need a restart keep their old values until then.
@@ -254,17 +275,6 @@ pub(crate) fn grants(config: &Config) -> std::collections::BTreeMap<String, conf
     names.map(|name| (name.clone(), config.plugins.get(name).cloned().unwrap_or_default())).collect()
 }
 
-/// Attempts that may run at once, of all queues together.
-pub(crate) fn attempts(config: &Config) -> u32 {
-    let attempts = config.queues.iter().map(|queue| queue.concurrency).fold(0, u32::saturating_add);
-    config.concurrency.map_or(attempts, |most| most.min(attempts))
-}
-
-/// Instances that may wait for a task, of all plugins together.
-pub(crate) fn warm(config: &Config) -> u32 {
-    grants(config).values().filter_map(|grant| grant.warm).fold(0, |sum, warm| sum.saturating_add(warm.idle))
-}
-
 /// Why the configuration is refused when a grant is larger than the sandbox has room for: every attempt of
 /// that plugin would fail.
 fn too_much_memory(config: &Config, max: u64) -> Option<String> {
@@ -279,7 +289,7 @@ fn too_much_memory(config: &Config, max: u64) -> Option<String> {
 }
 
 /// Why the configuration is refused when its queues need more connections than the process may have.
-fn too_many(config: &Config) -> Option<String> {
+fn too_many_connections(config: &Config) -> Option<String> {
     match descriptors::scarcity(config)? {
         Scarcity::Refused(why) => Some(format!("{}: {why}", config.path.display())),
         Scarcity::Tight(_) => None,

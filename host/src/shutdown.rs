@@ -4,7 +4,8 @@
 //!
 //! The third token is for a Redis that is away: without it a host would wait for its settlements without end.
 //!
-//! The signals are here too, those of the commands as well: [`FirstProcess`] comes before anything else.
+//! The signals of hosts and commands are here, too, and [`FirstProcess`], which `main` makes before anything
+//! else.
 //!
 //! Not here: the order in which the parts of the host end (`app`), and the loops of a queue
 //! (`worker::lifecycle`).
@@ -21,7 +22,7 @@ use tokio_util::task::TaskTracker;
 
 /// How long settlements may take after the last attempt has ended: Redis may be away.
 const SETTLE_GRACE: Duration = Duration::from_secs(5);
-/// How long the rest may take, when all tasks are settled or given up.
+/// How long loops may take to end after all tasks were settled or given up.
 const LAST_GRACE: Duration = Duration::from_secs(2);
 
 /// The tokens that end the loops.
@@ -45,8 +46,8 @@ impl Stop {
         }
     }
 
-    /// Waits until `work` has ended, which `claiming` began. Attempts that still run are stopped at the end
-    /// of `grace` or on a second signal, and settlements are given up some time after that.
+    /// Waits until `work`, the end of all queues, is done. Attempts that still run are stopped at the end of
+    /// `grace` or on a second signal, and settlements are given up [`SETTLE_GRACE`] after that.
     pub(crate) async fn bound(&self, grace: Duration, mut signals: Signals, work: impl Future<Output = ()>) {
         let deadline = tokio::spawn({
             let stop = self.clone();
@@ -75,15 +76,15 @@ pub(crate) struct Loops {
 }
 
 impl Loops {
-    /// Runs a task until it ends, or until the loops are told to end.
+    /// Runs a task until it ends, or until `over` is cancelled.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tracker.spawn(self.over.clone().run_until_cancelled_owned(task));
     }
 
-    /// Waits until they have ended, once they were told to.
+    /// Waits, for at most [`LAST_GRACE`], until the loops have ended. `over` was cancelled before.
     pub(crate) async fn end(self) {
         self.tracker.close();
-        // Whoever waits for a Redis that is away ends with the process.
+        // A loop that waits for a Redis that is away ends with the process.
         if tokio::time::timeout(LAST_GRACE, self.tracker.wait()).await.is_err() {
             tracing::debug!("some loops did not end in time");
         }
@@ -96,8 +97,8 @@ pub(crate) struct Signals {
     interrupt: Signal,
 }
 
-/// Whether there were [`Signals`]: [`FirstProcess::end_with_signals`] leaves to them what they hear. Who has
-/// heard one may be gone when that thread sees it, so this never goes back.
+/// Whether [`Signals`] have listened. From then on [`FirstProcess::end_with_signals`] ignores SIGTERM and
+/// SIGINT. It stays true: the thread there may see a signal after its listener has ended.
 static ARE_HEARD: AtomicBool = AtomicBool::new(false);
 
 impl Signals {
@@ -113,7 +114,7 @@ impl Signals {
         Ok(Signals { terminate, interrupt })
     }
 
-    /// Waits for one that was not waited for yet, and gives its number.
+    /// Waits for the next signal. Returns its number.
     pub(crate) async fn next(&mut self) -> i32 {
         let kind = tokio::select! {
             _ = self.terminate.recv() => SignalKind::terminate(),

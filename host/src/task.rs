@@ -34,8 +34,8 @@ pub struct Task {
     pub fence: u64,
     /// When the task was first enqueued, by Redis's clock, in milliseconds since the Unix epoch.
     pub enqueued_at_ms: u64,
-    /// From when on the task waits for its first attempt: when it was enqueued, or when its delay was over
-    /// (ms since the Unix epoch). None for a task that was given back, retried or deferred.
+    /// When the task began to wait for its first attempt (ms since the Unix epoch): at its enqueueing, or at
+    /// the end of its delay. None for a task that was given back, retried or deferred.
     pub waits_since_ms: Option<u64>,
     /// W3C trace context of the producer, when it sent one.
     pub traceparent: Option<String>,
@@ -50,7 +50,7 @@ pub struct Task {
 }
 
 impl Task {
-    /// The first delivery of a task of which nothing is known but its id, which is that of its entry.
+    /// The first delivery of a task whose id is that of its entry, without any fields.
     pub(crate) fn bare(queue: Arc<str>, id: &str) -> Task {
         Task {
             id: id.to_owned(),
@@ -116,7 +116,7 @@ impl Outcome {
         }
     }
 
-    /// The words of the handler, or of the sandbox, about a failure.
+    /// The message of the handler, or of the sandbox, about a failure.
     pub(crate) fn error(&self) -> Option<&str> {
         match self {
             Outcome::Completed { .. } => None,

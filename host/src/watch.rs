@@ -29,10 +29,10 @@ const BURST: Duration = Duration::from_millis(20);
 pub(crate) struct FolderWatch {
     folders: BTreeSet<PathBuf>,
     hint: Arc<Notify>,
-    /// The end of the burst that somebody has begun to wait for.
+    /// The end of the burst that a call of [`FolderWatch::hint`] has begun to wait for.
     burst: Option<Instant>,
     armed: Option<Armed>,
-    /// The last attempt to watch has failed, and the caller knows why.
+    /// Whether the last attempt to watch has failed. The caller was told why.
     has_failed: bool,
 }
 
@@ -79,10 +79,11 @@ impl FolderWatch {
         // The old watches end first: they have the same paths.
         self.armed = None;
         let watched = self.watch(ids);
-        self.once(watched)
+        self.fail_once(watched)
     }
 
-    fn once(&mut self, watched: notify::Result<()>) -> notify::Result<()> {
+    /// Passes an error on if the last attempt to watch has not failed.
+    fn fail_once(&mut self, watched: notify::Result<()>) -> notify::Result<()> {
         let had_failed = std::mem::replace(&mut self.has_failed, watched.is_err());
         watched.or_else(|error| if had_failed { Ok(()) } else { Err(error) })
     }
@@ -91,7 +92,7 @@ impl FolderWatch {
     fn watch(&mut self, mut ids: Vec<Option<FolderId>>) -> notify::Result<()> {
         let hint = self.hint.clone();
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            // Our own reading is an event too.
+            // The host's own reading is an event, too.
             if !event.is_ok_and(|event| matches!(event.kind, notify::EventKind::Access(_))) {
                 hint.notify_one();
             }
@@ -255,7 +256,7 @@ mod tests {
     fn a_failure_is_given_back_once_until_all_is_well_again() {
         let mut watch = FolderWatch::new([]);
         let failed = || Err(notify::Error::generic("no"));
-        let given = [failed(), failed(), Ok(()), failed()].map(|watched| watch.once(watched).is_err());
+        let given = [failed(), failed(), Ok(()), failed()].map(|watched| watch.fail_once(watched).is_err());
         assert_eq!(given, [true, false, false, true]);
     }
 }

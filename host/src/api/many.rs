@@ -12,7 +12,7 @@ use super::extract::{ApiAnswer, ApiCall, JsonBody};
 use super::state::Api;
 use crate::admin::audit::AuditNote;
 use crate::admin::problem::ApiProblem;
-use crate::config::model::Rate;
+use crate::config::rules::Rate;
 use crate::config::units::parse_rate;
 use crate::operations::jobs::{self, Deed, JobOrder};
 use crate::operations::{AwaitedJob, ManyDone, OperationError, OperationResult, cancel_ids};

@@ -17,7 +17,7 @@ use super::model::{AccessRole, NamedToken, TrustedProxy};
 use super::names::check_name;
 use super::reader::{Item, Table};
 use super::secret::Secret;
-use super::source::secret_of_run;
+use super::source::{Readers, secret};
 use super::units::show_text;
 use super::{addresses, keys};
 
@@ -39,9 +39,6 @@ const OF_CLIENTS: [&str; 15] = [
     "x-forwarded-proto",
     "x-request-id",
 ];
-const MAX_TOKENS: usize = 100;
-const MAX_PROXIES: usize = 100;
-const MAX_GROUPS: usize = 100;
 const MAX_BASE_PATH: usize = 100;
 /// Names that the audit has for others.
 pub(crate) const TAKEN: [&str; 4] = ["token", "read_token", "anybody", "nobody"];
@@ -65,19 +62,14 @@ const OWN_PATHS: [&str; 13] = [
 
 /// The named tokens. `known` are the tokens in clear, each with its key.
 pub(super) fn tokens(table: &Table, known: [(&str, Option<&Secret>); 2]) -> Vec<NamedToken> {
-    let Some(item) = table.get("tokens") else { return Vec::new() };
-    let named = item.named();
-    if named.len() > MAX_TOKENS {
-        item.problem(format!("has {} tokens: write {MAX_TOKENS} at most", named.len()));
-        return Vec::new();
-    }
+    let Some(tokens_item) = table.get("tokens") else { return Vec::new() };
     let in_clear = known.into_iter().filter_map(|(name, token)| {
         let token = token.filter(|token| token.is_read())?;
         Some((name.to_owned(), format!("{:x}", Sha256::digest(token.expose()))))
     });
     let mut hashes: Vec<(String, String)> = in_clear.collect();
     let mut tokens = Vec::new();
-    for (name, item) in named {
+    for (name, item) in table.named("tokens") {
         let Some(token) = read_token(name, &item) else { continue };
         let of_same = hashes.iter().find(|(_, hash)| token.hash.is_read() && hash == token.hash.expose());
         if let Some((other, _)) = of_same {
@@ -89,7 +81,7 @@ pub(super) fn tokens(table: &Table, known: [(&str, Option<&Secret>); 2]) -> Vec<
     }
     let has_admin = tokens.iter().any(|token| token.role == AccessRole::Admin);
     if !has_admin && table.get("token").is_none() {
-        item.problem("has no token with role = \"admin\": nobody could roll back a plugin over HTTP");
+        tokens_item.problem("has no token with role = \"admin\": nobody could roll back a plugin over HTTP");
     }
     tokens
 }
@@ -103,31 +95,15 @@ fn read_token(name: &str, item: &Item) -> Option<NamedToken> {
     if let Err(why) = checked {
         return item.refuse(format!("{} {why}", show_text(name)));
     }
-    let table = item.table(&keys::TOKEN)?;
-    let Some(role) = table.get("role") else {
-        item.at("role").problem("is required: write \"read\", \"operate\" or \"admin\"");
-        return None;
-    };
-    let Some(hash) = table.get("hash") else {
-        item.at("hash").problem(format!("is required: {WAY_OUT}"));
-        return None;
-    };
-    let (role, hash) = (read_role(&role), read_hash(&hash));
-    Some(NamedToken { name: name.to_owned(), role: role?, hash: hash? })
-}
-
-fn read_role(item: &Item) -> Option<AccessRole> {
-    // The text is not shown, as for a hash.
-    let wrong = |_| item.problem("is no role: write \"read\", \"operate\" or \"admin\"");
-    item.string()?.parse().map_err(wrong).ok()
+    let table = item.table(&keys::TOKEN);
+    table.required("role", "write \"read\", \"operate\" or \"admin\"");
+    let hash = table.required("hash", WAY_OUT).and_then(|item| read_hash(&item));
+    Some(NamedToken { name: name.to_owned(), role: table.word("role")?, hash: hash? })
 }
 
 /// The hash without its first word. The text is never shown: it may be a token in the wrong place.
 fn read_hash(item: &Item) -> Option<Secret> {
-    let hash = secret_of_run(item)?;
-    if !hash.is_kept_apart() {
-        item.is_secret();
-    }
+    let hash = secret(item, Readers::Hosts)?;
     if !hash.is_read() {
         return Some(hash);
     }
@@ -144,8 +120,8 @@ fn read_hash(item: &Item) -> Option<Secret> {
 
 /// The proxy that logs users in, if there is one.
 pub(super) fn proxy(table: &Table, has_token: bool) -> Option<TrustedProxy> {
-    let from = table.get("trusted_proxies").map(|item| proxies(&item));
-    let role = table.get("trusted_user_role").map(|item| (read_role(&item), item));
+    let from = table.get("trusted_proxies").map(|item| proxies(&item, &table.list("trusted_proxies")));
+    let role = table.word_or_default("trusted_user_role");
     let groups = groups(table);
     let Some(item) = table.get("trusted_user_header") else {
         for key in ["trusted_proxies", "trusted_user_role", "trusted_groups_header"] {
@@ -163,15 +139,13 @@ pub(super) fn proxy(table: &Table, has_token: bool) -> Option<TrustedProxy> {
         return item.refuse("is trusted_groups_header, too: the name of the user needs a header of its own");
     }
     let loopback = || ["127.0.0.0/8", "::1/128"].iter().filter_map(|block| block.parse().ok()).collect();
-    let role = role.map_or_else(|| Some(keys::ADMIN.word("trusted_user_role")), |(role, _)| role)?;
     Some(TrustedProxy { header, role, groups, from: from.unwrap_or_else(loopback) })
 }
 
 /// The header with the groups of a user, and the role of each group.
 fn groups(table: &Table) -> Option<(HeaderName, BTreeMap<String, AccessRole>)> {
-    let (header, roles) = (table.get("trusted_groups_header"), table.get("trusted_groups"));
-    let (header, roles) = match (header, roles) {
-        (Some(header), Some(roles)) => (header, roles),
+    let header = match (table.get("trusted_groups_header"), table.get("trusted_groups")) {
+        (Some(header), Some(_)) => header,
         (Some(header), None) => {
             return header.refuse("needs trusted_groups beside it, like { sre = \"admin\" }");
         }
@@ -180,21 +154,17 @@ fn groups(table: &Table) -> Option<(HeaderName, BTreeMap<String, AccessRole>)> {
         }
         (None, None) => return None,
     };
-    let named = roles.named();
-    if named.len() > MAX_GROUPS {
-        return roles.refuse(format!("has {} groups: write {MAX_GROUPS} at most", named.len()));
-    }
-    let mut all = BTreeMap::new();
-    for (name, item) in named {
+    let mut roles = BTreeMap::new();
+    for (name, item) in table.named("trusted_groups") {
         let is_sane = |name: &str| name.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b',');
         if name.is_empty() || name.trim() != name || !is_sane(name) {
             item.problem(format!("{} is no group: write visible ASCII without a comma", show_text(name)));
         }
-        if let Some(role) = read_role(&item) {
-            all.insert(name.to_owned(), role);
+        if let Some(role) = item.word(keys::TOKEN.key("role")) {
+            roles.insert(name.to_owned(), role);
         }
     }
-    Some((read_header(&header)?, all))
+    Some((read_header(&header)?, roles))
 }
 
 /// A header that only the proxy sets.
@@ -209,11 +179,8 @@ fn read_header(item: &Item) -> Option<HeaderName> {
     Some(header)
 }
 
-fn proxies(item: &Item) -> Vec<IpNet> {
-    let blocks = addresses::read(item);
-    if blocks.len() > MAX_PROXIES {
-        item.problem(format!("has {} addresses: write {MAX_PROXIES} at most", blocks.len()));
-    }
+fn proxies(item: &Item, entries: &[Item]) -> Vec<IpNet> {
+    let blocks = addresses::read(entries);
     let is_mapped =
         |block: &IpNet| matches!(block, IpNet::V6(block) if block.addr().to_ipv4_mapped().is_some());
     if blocks.iter().any(is_mapped) {
@@ -291,7 +258,7 @@ mod tests {
             (&*format!("[admin.tokens.ci]\nhash = \"{HASH}\""), "admin.tokens.ci.role: is required"),
             (
                 &*format!("[admin.tokens.ci]\nrole = \"root\"\nhash = \"{HASH}\""),
-                "is no role: write \"read\"",
+                "role: is none of its words: write \"read\"",
             ),
             ("[admin.tokens.ci]\nrole = \"admin\"\nhash = \"hunter2\"", "is not sha256: and 64"),
             ("[admin.tokens.ci]\nrole = \"admin\"\nhash = \"sha256:hunter2\"", "is not sha256: and 64"),
@@ -362,13 +329,16 @@ mod tests {
                 &*format!("{token}trusted_proxies = [\"proxy\"]"),
                 "trusted_proxies[0]: \"proxy\" is not an address",
             ),
-            (&*format!("{token}trusted_user_role = \"all\""), "is no role: write \"read\""),
+            (&*format!("{token}trusted_user_role = \"all\""), "trusted_user_role: is none of its words"),
             (&*format!("token = \"x\"\n{groups}"), "trusted_groups_header: needs trusted_user_header"),
             (&*format!("{token}trusted_groups_header = \"X-Groups\""), "needs trusted_groups beside it"),
             (&*format!("{token}trusted_groups = {{ a = \"read\" }}"), "needs trusted_groups_header beside"),
             (&*format!("{token}{groups}").replace("X-Groups", "cookie"), "is a header that browsers send"),
             (&*format!("{token}{groups}").replace("X-Groups", "x-forwarded-user"), "needs a header of its"),
-            (&*format!("{token}{groups}").replace("admin", "root"), "trusted_groups.sre: is no role"),
+            (
+                &*format!("{token}{groups}").replace("admin", "root"),
+                "trusted_groups.sre: is none of its words",
+            ),
             (&*format!("{token}{groups}").replace("sre", "\"a,b\""), "\"a,b\" is no group"),
             ("base_path = \"tqhost\"", "\"tqhost\" does not begin with a slash"),
             ("base_path = \"/\"", "or ends with one"),

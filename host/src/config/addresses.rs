@@ -9,14 +9,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::reader::Item;
-use super::units::show_text;
 
-pub(super) fn read(item: &Item) -> Vec<IpNet> {
-    let block = |entry: Item| {
-        let text = entry.string()?;
-        parse(text).map_err(|why| entry.problem(format!("{} {why}", show_text(text)))).ok()
-    };
-    item.list().unwrap_or_default().into_iter().filter_map(block).collect()
+pub(super) fn read(entries: &[Item]) -> Vec<IpNet> {
+    entries.iter().filter_map(|entry| entry.parsed(parse)).collect()
 }
 
 /// Reads an address or a block. This does not use the parser of [`IpNet`]: it takes `010.0.0.0/8`, where

@@ -6,38 +6,21 @@
 
 use std::net::SocketAddr;
 
+use super::access;
 use super::model::Admin;
 use super::reader::{Item, Table};
 use super::secret::Secret;
-use super::source::secret_of_run;
+use super::source::{Readers, secret};
 use super::units::show_text;
-use super::{access, keys};
 
-/// The most names that are masked, and the most bytes of one.
-const MAX_MASKED: usize = 100;
+/// The most bytes of a name that is masked.
 const MAX_NAME: usize = 200;
 /// The fewest characters of a token. Random letters and digits of this length cannot be guessed.
 const MIN_TOKEN: usize = 16;
 
-pub(super) fn read(item: Option<Item>) -> Admin {
-    match item.and_then(|item| item.table(&keys::ADMIN)) {
-        Some(table) => read_table(&table),
-        None => Admin {
-            listen: default_listen(),
-            token: None,
-            read_token: None,
-            tokens: Vec::new(),
-            proxy: None,
-            base_path: String::new(),
-            mask: Vec::new(),
-            histograms: None,
-        },
-    }
-}
-
-fn read_table(table: &Table) -> Admin {
+pub(super) fn read(table: &Table) -> Admin {
     let (listen_item, token_item) = (table.get("listen"), table.get("token"));
-    let listen = listen_item.as_ref().and_then(read_listen).unwrap_or_else(default_listen);
+    let listen = table.text_or_default("listen", parse_listen);
     let has_token = token_item.is_some() || table.get("tokens").is_some();
     if let Some(item) = &listen_item
         && !listen.ip().is_loopback()
@@ -67,18 +50,14 @@ fn read_table(table: &Table) -> Admin {
     let tokens = access::tokens(table, known);
     let (proxy, base_path) = (access::proxy(table, has_token), access::base_path(table));
     let histograms = table.word("histograms");
-    let mask = table.get("mask").and_then(|item| read_mask(&item)).unwrap_or_default();
+    let mask = read_mask(table);
     Admin { listen, token, read_token, tokens, proxy, base_path, mask, histograms }
 }
 
-/// The names of fields. Each problem is told at its name.
-fn read_mask(item: &Item) -> Option<Vec<String>> {
-    let items = item.list()?;
-    if items.len() > MAX_MASKED {
-        return item.refuse(format!("has {} names: write {MAX_MASKED} at most", items.len()));
-    }
+/// The names of fields. Each problem is reported at its name.
+fn read_mask(table: &Table) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
-    for item in &items {
+    for item in table.list("mask") {
         let Some(name) = item.checked(check_masked) else { continue };
         let name = name.to_ascii_lowercase();
         match names.contains(&name) {
@@ -86,7 +65,7 @@ fn read_mask(item: &Item) -> Option<Vec<String>> {
             false => names.push(name),
         }
     }
-    Some(names)
+    names
 }
 
 fn check_masked(name: &str) -> Result<(), String> {
@@ -98,26 +77,12 @@ fn check_masked(name: &str) -> Result<(), String> {
     }
 }
 
-fn default_listen() -> SocketAddr {
-    keys::ADMIN.text("listen").parse().expect("an address and a port")
-}
-
-fn read_listen(item: &Item) -> Option<SocketAddr> {
-    let text = item.string()?;
-    let wrong = || {
-        item.problem(format!(
-            "{} is not an IP address with a port: write \"127.0.0.1:7700\"",
-            show_text(text)
-        ));
-    };
-    text.parse().map_err(|_| wrong()).ok()
+fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "is not an IP address with a port: write \"127.0.0.1:7700\"".to_owned())
 }
 
 fn token_of(item: &Item, listen: SocketAddr) -> Option<Secret> {
-    let token = secret_of_run(item)?;
-    if !token.is_kept_apart() {
-        item.is_secret();
-    }
+    let token = secret(item, Readers::Hosts)?;
     if !token.is_read() {
         return Some(token);
     }
@@ -146,8 +111,8 @@ mod tests {
 
     #[test]
     fn tokens_that_a_command_has_not_read_are_not_compared() {
-        let apart = "token = { env = \"MISSING\" }\nread_token = { file = \"missing\" }";
-        let admin = parse_as_command(&format!("[queues.a]\n[admin]\n{apart}")).expect("valid").admin;
+        let external = "token = { env = \"MISSING\" }\nread_token = { file = \"missing\" }";
+        let admin = parse_as_command(&format!("[queues.a]\n[admin]\n{external}")).expect("valid").admin;
         let are_unread = [admin.token, admin.read_token].map(|token| token.is_some_and(|it| !it.is_read()));
         assert_eq!(are_unread, [true, true]);
         for other in ["\"x\"", "{ env = \"GOOD\" }"] {
@@ -210,7 +175,6 @@ mod tests {
                 "listen = \"[::]:80\"\ntoken = \"0123456789abcdef\"\nread_token = \"t\"",
                 "admin.read_token: has 1 characters, and [::]:80 can be reached",
             ),
-            ("tokn = \"x\"", "did you mean `token`"),
             ("read_token = \"x\"", "admin.read_token: needs token beside it"),
             ("token = \"x\"\nread_token = \"x\"", "admin.read_token: is the same as token"),
             (
@@ -225,7 +189,7 @@ mod tests {
             ("mask = [\"email\", \"Email\"]", "admin.mask[1]: \"email\" is there twice"),
             (
                 "histograms = \"none\"",
-                "admin.histograms: \"none\" is not what histograms can be: write \"full\", \"few-buckets\"",
+                "admin.histograms: is none of its words: write \"full\", \"few-buckets\"",
             ),
         ];
         all_wrong("[queues.a]\n[admin]\n{}", "", &table);

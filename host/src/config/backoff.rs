@@ -1,83 +1,60 @@
 //! `backoff`: how long a failed task waits for its next attempt.
 //!
-//! In: `{ base, max, jitter }`, `{ delays = […] }` or `"none"`. Out: a [`Backoff`]. The missing parts of an
-//! exponential backoff come from the backoff of `[defaults]`, if that is exponential too.
+//! In: the table of a queue, whose `backoff` is `{ base, max, jitter }`, `{ delays = […] }` or `"none"`. Out:
+//! a [`Backoff`]. The missing parts of an exponential backoff come from the backoff of `[defaults]`, if that
+//! is exponential too.
 
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use toml::de::DeValue;
-
-use super::keys;
-use super::model::Backoff;
+use super::bounded::read_duration;
 use super::reader::{Item, Table};
+use super::rules::Backoff;
 use super::units::show_duration;
 
-const DELAY: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(30 * 86_400);
-const MAX_DELAYS: usize = 100;
+const FORMS: &str = "a table like { base = \"1s\", max = \"60s\", jitter = 0.2 }, \
+                     or { delays = [\"10s\", \"30s\"] }, or \"none\"";
 
-pub(super) fn default() -> Backoff {
-    let part = |name| keys::BACKOFF.default(name);
-    Backoff::Exponential { base: part("base"), max: part("max"), jitter: keys::BACKOFF.default("jitter") }
-}
-
-pub(super) fn read(item: &Item, default: &Backoff) -> Option<Backoff> {
-    match item.value() {
-        DeValue::Table(_) => {
-            let table = item.table(&keys::BACKOFF)?;
-            match table.get("delays") {
-                Some(delays) => read_delays(&table, &delays),
-                None => read_exponential(item, &table, default),
-            }
-        }
-        DeValue::String(text) if text == "none" => Some(Backoff::None),
-        _ => item.refuse(
-            "must be a table like { base = \"1s\", max = \"60s\", jitter = 0.2 }, \
-                 or { delays = [\"10s\", \"30s\"] }, or \"none\"",
-        ),
+pub(super) fn read(queue: &Table) -> Backoff {
+    let item = queue.get("backoff");
+    if item.as_ref().is_some_and(|item| item.is("none")) {
+        return Backoff::None;
     }
+    let table = queue.table_as("backoff", FORMS);
+    // Own parts of an exponential backoff replace the delays of `[defaults]`.
+    let delays = if table.is_there() { table.own("delays") } else { table.get("delays") };
+    if delays.is_some() { read_delays(&table) } else { read_exponential(&table, item) }
 }
 
-fn read_exponential(item: &Item, table: &Table, default: &Backoff) -> Option<Backoff> {
-    let (base, max, jitter) = match *default {
-        Backoff::Exponential { base, max, jitter } => (Some(base), Some(max), Some(jitter)),
-        _ => (None, None, None),
+fn read_exponential(table: &Table, item: Option<Item>) -> Backoff {
+    // None: the file has a wrong value, which is not compared with the other one.
+    let right = |name| match table.get(name) {
+        Some(_) => table.value::<Duration>(name),
+        None => Some(table.value_or_default(name)),
     };
-    let is_wrong = |name| table.get(name).is_some() && table.value::<Duration>(name).is_none();
-    let jitter = table.value_or("jitter", jitter);
-    // A value with a problem is not compared with another one.
-    if is_wrong("base") | is_wrong("max") {
-        return None;
-    }
-    let base: Duration = table.value_or("base", base);
-    let max = table.value_or("max", max);
-    if base > max {
-        let told = if table.get("max").is_some() { "" } else { " (which was not set here)" };
-        let why = format!(
-            "base (\"{}\") is longer than max (\"{}\"){told}: raise max or lower base",
+    let (base, max) = (right("base"), right("max"));
+    if let (Some(item), Some(base), Some(max)) = (item, base, max)
+        && base > max
+    {
+        let hint = if table.own("max").is_some() { "" } else { " (which was not set here)" };
+        item.problem(format!(
+            "base (\"{}\") is longer than max (\"{}\"){hint}: raise max or lower base",
             show_duration(base),
             show_duration(max)
-        );
-        return item.refuse(why);
-    }
-    Some(Backoff::Exponential { base, max, jitter })
-}
-
-fn read_delays(table: &Table, delays: &Item) -> Option<Backoff> {
-    for name in ["base", "max", "jitter"] {
-        if let Some(other) = table.get(name) {
-            other.problem("does not go with delays: keep one of them");
-        }
-    }
-    let items = delays.list()?;
-    if items.is_empty() || items.len() > MAX_DELAYS {
-        let count = items.len();
-        return delays.refuse(format!(
-            "has {count} entries: write 1 to {MAX_DELAYS}, like [\"10s\", \"30s\", \"60s\"]"
         ));
     }
-    let read: Vec<_> = items.iter().map(|item| item.duration(DELAY)).collect();
-    read.into_iter().collect::<Option<Vec<_>>>().map(Backoff::Delays)
+    Backoff::Exponential {
+        base: base.unwrap_or_default(),
+        max: max.unwrap_or_default(),
+        jitter: table.value_or_default("jitter"),
+    }
+}
+
+fn read_delays(table: &Table) -> Backoff {
+    for other in ["base", "max", "jitter"].iter().filter_map(|name| table.own(name)) {
+        other.problem("does not go with delays: keep one of them");
+    }
+    let read = |item: &Item| read_duration(item.value(), "0s", "30d").map_err(|why| item.problem(why)).ok();
+    Backoff::Delays(table.list("delays").iter().filter_map(read).collect())
 }
 
 #[cfg(test)]
@@ -131,7 +108,6 @@ mod tests {
             ("\"never\"", "or \"none\""),
             ("[\"10s\"]", "or { delays = "),
             ("{ base = \"0s\" }", "queues.a.backoff.base: \"0s\" is out of bounds"),
-            ("{ max = \"31d\" }", "queues.a.backoff.max"),
             (
                 "{ base = \"5m\" }",
                 "queues.a.backoff: base (\"5m\") is longer than max (\"1m\") (which was not set here)",

@@ -9,8 +9,6 @@
 
 use std::borrow::Cow;
 
-use toml::de::DeValue;
-
 use super::allowed::{AllowedHost, Host, HostPattern, Scheme, parse_host};
 use super::reader::Item;
 use super::units::show_text;
@@ -38,27 +36,19 @@ pub(super) fn read(item: &Item) -> Vec<AllowedHost> {
 }
 
 fn read_entry(entry: &Item) -> Option<AllowedHost> {
-    match entry.value() {
-        DeValue::String(_) => read_host(entry),
-        DeValue::Table(_) => {
-            let table = entry.table(&keys::ALLOWED_HOST)?;
-            let private = table.get("private_addresses");
-            let private_addresses = private.as_ref().map(addresses::read).unwrap_or_default();
-            let Some(host) = table.get("host") else {
-                return entry.refuse(format!("has no host: write {WITH_ADDRESSES}"));
-            };
-            let host = read_host(&host)?;
-            if let (Some(private), HostPattern::Exactly(Host::Ipv4(_) | Host::Ipv6(_))) =
-                (private, &host.host)
-            {
-                private.warn("has no effect: the host is an address, so that no name is looked up");
-            }
-            Some(AllowedHost { private_addresses, ..host })
-        }
-        _ => entry.wrong_type(&format!(
-            "a string like \"https://api.example.com\", or a table like {WITH_ADDRESSES}"
-        )),
+    if entry.value().is_str() {
+        return read_host(entry);
     }
+    let wanted = format!("a string like \"https://api.example.com\", or a table like {WITH_ADDRESSES}");
+    let table = entry.table_as(&keys::ALLOWED_HOST, &wanted);
+    let private = table.get("private_addresses");
+    let entries = private.as_ref().and_then(Item::list).unwrap_or_default();
+    let private_addresses = addresses::read(&entries);
+    let host = read_host(&table.required("host", &format!("write {WITH_ADDRESSES}"))?)?;
+    if let (Some(private), HostPattern::Exactly(Host::Ipv4(_) | Host::Ipv6(_))) = (private, &host.host) {
+        private.warn("has no effect: the host is an address, so that no name is looked up");
+    }
+    Some(AllowedHost { private_addresses, ..host })
 }
 
 fn read_host(item: &Item) -> Option<AllowedHost> {
@@ -299,8 +289,8 @@ mod tests {
                 ".host: \"ledger.internal\" has no scheme: write \"https://ledger.internal\"",
             ),
             ("{ host = 5 }", ".host: is an integer, but must be a string"),
-            ("{}", ": has no host: write { host = "),
-            ("{ private_addresses = [\"10.0.0.0/8\"] }", ": has no host: write { host = "),
+            ("{}", ".host: is required: write { host = "),
+            ("{ private_addresses = [\"10.0.0.0/8\"] }", ".host: is required: write { host = "),
             ("{ hosts = \"http://x.test\" }", ".hosts: unknown key: did you mean `host`?"),
         ];
         let blocks = [

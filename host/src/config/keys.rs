@@ -1,12 +1,19 @@
 //! The keys of the configuration: what each may be, its default, and what it means.
 //!
-//! Readers take bounds and defaults from the rows (`Table::value`). A test compares the tables of
-//! docs/configuration.md and docs/configuration-queues.md with the rows, and writes them with `WRITE=1`;
-//! `schema` makes the schema of them. A new key is a row here, a field in `model`, the line that reads it,
-//! and a line of the page's example.
+//! Readers take bounds, numbers of entries and defaults from the rows (`Table::value`). A test compares the
+//! tables of docs/configuration.md and docs/configuration-queues.md with the rows, and writes them with
+//! `WRITE=1`; `schema` makes the schema of them. A new key is a row here, a field in `model`, the line that
+//! reads it, and a line of the page's example.
 //!
 //! Not here: how a value is read (`reader`), and values that are more than a number, a duration, a size or a
 //! word (one file per element of the configuration).
+
+use std::ops::RangeInclusive;
+
+/// The default of a key that its table must have.
+pub(super) const REQUIRED: &str = "required";
+/// The largest number of tables with names where nothing bounds it.
+const ANY_NUMBER: usize = usize::MAX;
 
 /// One key of a table.
 pub(super) struct Key {
@@ -31,10 +38,43 @@ pub(super) enum Values {
     Text(&'static str),
     /// A table with these keys. The text says for the page which forms the value may have.
     Table(&'static Keys, &'static str),
-    /// A table of tables with these keys, each under a name that the user gives.
-    Named(&'static Keys, &'static str),
+    /// At most this number of tables with these keys, each under a name that the user gives.
+    Named(&'static Keys, usize, &'static str),
+    /// A list, or a table whose keys are names that the user gives, and the bounds of its number of entries;
+    /// in words for the page, in which `{}` stands for these bounds.
+    Many(usize, usize, &'static str),
     /// Something that its own reader checks, in words for the page.
     Other(&'static str),
+}
+
+impl Values {
+    /// How many entries there may be.
+    pub(super) fn counts(&self) -> RangeInclusive<usize> {
+        match self {
+            Values::Many(least, most, _) => *least..=*most,
+            Values::Named(_, most, _) => 0..=*most,
+            _ => 1..=1,
+        }
+    }
+
+    /// How many entries there may be, in words.
+    pub(super) fn counts_in_words(&self) -> String {
+        match self.counts().into_inner() {
+            (0, most) => format!("up to {most}"),
+            (least, most) => format!("{least} to {most}"),
+        }
+    }
+
+    /// The values in words, where the row has words for them.
+    pub(super) fn words(&self) -> Option<String> {
+        match self {
+            Values::Table(_, words) | Values::Text(words) | Values::Other(words) => Some((*words).to_owned()),
+            Values::Named(_, _, words) | Values::Many(_, _, words) => {
+                Some(words.replace("{}", &self.counts_in_words()))
+            }
+            _ => None,
+        }
+    }
 }
 
 /// The keys of one table of the file, and the heading of its section on the page.
@@ -121,9 +161,10 @@ keys! {
         blobs: Table(&BLOBS, "table") = "", "where handlers keep files: [`[blobs]`](#blobs)";
         telemetry: Table(&TELEMETRY, "table") = "", "traces: [`[telemetry]`](#telemetry)";
         defaults: Table(&DEFAULTS, "table") = "", "the keys of all queues: [`[defaults]`](#defaults)";
-        queues: Named(&QUEUE, "tables") = "required", "the queues: \
+        queues: Named(&QUEUE, ANY_NUMBER, "tables") = "required", "the queues: \
             [`[queues.NAME]`](configuration-queues.md#queuesname)";
-        plugins: Named(&PLUGIN, "tables") = "", "grants of plugins: [`[plugins.NAME]`](#pluginsname)";
+        plugins: Named(&PLUGIN, ANY_NUMBER, "tables") = "",
+            "grants of plugins: [`[plugins.NAME]`](#pluginsname)";
     }
     REDIS "## `[redis]`" {
         url: Other("secret, or a list of them") = "a private Redis",
@@ -157,7 +198,7 @@ keys! {
             has 16 characters at least, and this or one of `tokens` is required";
         read_token: Other("secret, as `token`") = "none",
             "a second token, with the role `read`; needs another one beside it";
-        tokens: Named(&TOKEN, "table of up to 100") = "none",
+        tokens: Named(&TOKEN, 100, "table of {}") = "none",
             "[tokens with names](#tokens-with-names) and roles";
         base_path: Text("up to 100 characters") = "",
             "the path below which a proxy shows the host, such as `\"/tqhost\"`";
@@ -167,12 +208,12 @@ keys! {
         trusted_user_role: Words(&["read", "operate", "admin"]) = "read", "the role of these users";
         trusted_groups_header: Other("a name; needs `trusted_groups`") = "none",
             "the header with the user's groups, with commas between them";
-        trusted_groups: Other("table of up to 100") = "none",
+        trusted_groups: Many(0, 100, "table of {}") = "none",
             "the role of each group, such as `{ sre = \"admin\", \"on call\" = \"operate\" }`; the \
             highest counts";
-        trusted_proxies: Other("up to 100 addresses or blocks") = "`[\"127.0.0.0/8\", \"::1\"]`",
+        trusted_proxies: Many(0, 100, "{} addresses or blocks") = "`[\"127.0.0.0/8\", \"::1\"]`",
             "the addresses from which these headers count";
-        mask: Other("up to 100 names of 1 to 200 bytes") = "empty",
+        mask: Many(0, 100, "{} names of 1 to 200 bytes") = "empty",
             "fields, and keys in JSON, whose values are [hidden](#masked-fields)";
         histograms: Words(&["full", "few-buckets", "host"]) = "full",
             "the [histograms](monitoring.md#metrics): per queue, with fewer buckets (the default in a host \
@@ -204,7 +245,7 @@ keys! {
         otlp: Other("string") = "required",
             "the address for OTLP over HTTP (protobuf), as in `\"http://collector:4318\"`; `/v1/traces` \
             is added unless it is there";
-        headers: Other("secrets by name, up to 20") = "none",
+        headers: Many(0, 20, "secrets by name, {}") = "none",
             "headers of each request, as in `{ authorization = { env = \"OTLP_AUTHORIZATION\" } }`";
         sample: Number(0.0, 1.0) = "1", "the part that is sent of the traces that begin here";
         max_traces: Integer(1, 1_000_000) = "1000",
@@ -271,7 +312,7 @@ keys! {
         failed_attempts: Integer(0, 100) = "10",
             "the last failed attempts [kept](status.md#failed-attempts) of each task, with the end of \
             their log; none with `retention = \"0s\"`";
-        show: Other("up to 6 names: fields, or places in JSON like `data/user/id`") = "empty",
+        show: Many(0, 6, "{} names: fields, or places in JSON like `data/user/id`") = "empty",
             "columns with these values in lists of tasks and dead letters";
         keep_fields: Boolean() = "false",
             "whether a completed task keeps its fields, up to 16 KiB, for the `retention`, to be shown \
@@ -287,9 +328,10 @@ keys! {
         max_wait: Duration("0s", "1m") = "10ms", "how long the first task waits for others";
     }
     IDEMPOTENCY "### `idempotency`" {
-        field, fields: Other("1 to 512 bytes; 1 to 16 names") = "none",
-            "the field, or the fields together, whose values make the key";
-        json: Other("1 to 16 pointers, at most 32 levels deep") = "none",
+        field: Other("1 to 512 bytes") = "none", "the field whose value makes the key";
+        fields: Many(1, 16, "{} names of 1 to 512 bytes") = "none",
+            "the fields whose values make the key together, in place of `field`";
+        json: Many(1, 16, "{} pointers, at most 32 levels deep") = "none",
             "the places of the values in the JSON that `field` holds";
         window: Duration("1s", "365d") = "24h", "how long the key stays taken after the task's end";
         release_on: Words(&["window", "failure"]) = "window",
@@ -306,15 +348,15 @@ keys! {
         base: Duration("1ms", "30d") = "1s", "the first wait; each further wait is twice as long";
         max: Duration("1ms", "30d") = "60s", "the longest wait, at least `base`";
         jitter: Number(0.0, 1.0) = "0.2", "the largest random change of a wait, as a fraction of it";
-        delays: Other("1 to 100 durations of `\"0s\"` to `\"30d\"`") = "none",
+        delays: Many(1, 100, "{} durations of `\"0s\"` to `\"30d\"`") = "none",
             "in place of the others: the n-th retry waits for the n-th, later ones for the last";
     }
     SCHEDULE "### `schedule`" {
-        cron: Other("1 to 100 expressions") = "required", "the times; one that several share gives one task";
+        cron: Many(1, 100, "{} expressions") = "required", "the times; one that several share gives one task";
         timezone: Text("a name of the IANA database") = "UTC",
             "the time zone of the expressions, like `\"Europe/Berlin\"`";
         missed: Words(&["once", "skip"]) = "once", "what happens with missed times";
-        fields: Other("table of strings, at most 100; no `tq-…`, no `scheduled_at`") = "empty",
+        fields: Many(0, 100, "table of {} strings; no `tq-…`, no `scheduled_at`") = "empty",
             "the fields of each task";
         ! every: "is written as a cron expression: cron = \"*/15 * * * *\" is every quarter of an hour";
         ! at: "is written as a cron expression: cron = \"30 3 * * *\" is every day at 03:30";
@@ -472,8 +514,8 @@ mod tests {
                 (shown.join(", "), words.contains(&key.default), "\"")
             }
             Values::Text(words) => ((*words).to_owned(), true, "\""),
-            Values::Table(_, words) | Values::Named(_, words) | Values::Other(words) => {
-                ((*words).to_owned(), false, "")
+            Values::Table(..) | Values::Named(..) | Values::Many(..) | Values::Other(_) => {
+                (key.values.words().expect("words"), false, "")
             }
         };
         let default = match key.default {

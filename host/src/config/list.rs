@@ -1,35 +1,28 @@
 //! `list`: the Redis list that feeds a queue.
 //!
-//! In: the list's key, or `{ key, items }`. Out: a [`List`], which knows the keys beside its own that Celery
-//! or Sidekiq has for the same queue.
+//! In: the table of a queue, whose `list` is the list's key, or `{ key, items }`. Out: a [`List`], which
+//! knows the keys beside its own that Celery or Sidekiq has for the same queue.
 
-use toml::de::DeValue;
-
-use super::keys;
-use super::model::{Items, List, QueueRules};
 use super::names::check_key;
-use super::reader::Item;
+use super::reader::Table;
+use super::rules::{Items, List, QueueRules};
 
-pub(super) fn read(item: &Item) -> Option<List> {
-    let usual = || keys::LIST.word("items");
-    match item.value() {
-        DeValue::String(_) => Some(List { key: item.checked(check_key)?, items: usual() }),
-        DeValue::Table(_) => {
-            let table = item.table(&keys::LIST)?;
-            let items = table.word("items").unwrap_or_else(usual);
-            let Some(key) = table.get("key") else {
-                return item.refuse("has no key: write list = { key = \"report:queue\", items = \"json\" }");
-            };
-            let check = |text: &str| match items {
-                Items::Sidekiq => check_key(text).and_then(|()| check_sidekiq(text)),
-                _ => check_key(text),
-            };
-            Some(List { key: key.checked(check)?, items })
-        }
-        _ => item.wrong_type(
-            "a string like \"report:queue\", or a table like { key = \"report:queue\", items = \"json\" }",
-        ),
+const FORMS: &str =
+    "a string like \"report:queue\", or a table like { key = \"report:queue\", items = \"json\" }";
+
+pub(super) fn read(queue: &Table) -> Option<List> {
+    let item = queue.own("list")?;
+    if item.value().is_str() {
+        return Some(List { key: item.checked(check_key)?, items: Items::Bytes });
     }
+    let table = queue.table_as("list", FORMS);
+    let items = table.word_or_default("items");
+    let key = table.required("key", "write list = { key = \"report:queue\", items = \"json\" }")?;
+    let check = |text: &str| match items {
+        Items::Sidekiq => check_key(text).and_then(|()| check_sidekiq(text)),
+        _ => check_key(text),
+    };
+    Some(List { key: key.checked(check)?, items })
 }
 
 /// The text before a queue's name in the key of a list of Sidekiq. A namespace may stand before it.
@@ -70,6 +63,11 @@ impl List {
         let steps: &[u8] = if self.items == Items::Celery { &STEPS } else { &[] };
         let steps = steps.iter().map(|step| format!("{}{PRIORITY}{step}", self.key));
         [self.key.clone()].into_iter().chain(steps).collect()
+    }
+
+    /// All keys that Celery or Sidekiq has for the queue, the one of the configuration first.
+    pub(crate) fn all_keys(&self) -> impl Iterator<Item = String> {
+        self.keys().into_iter().chain(self.sidekiq().into_iter().flat_map(|sidekiq| sidekiq.sets))
     }
 
     /// The queue's name in Sidekiq, and the keys of its sorted sets. None: the list is not one of Sidekiq.
@@ -151,12 +149,12 @@ mod tests {
                  or a table like { key = ",
             ),
             ("\"\"", "queues.a.list: \"\" is empty"),
-            ("{ items = \"json\" }", "queues.a.list: has no key: write list = { key = "),
+            ("{ items = \"json\" }", "queues.a.list.key: is required: write list = { key = "),
             ("{ key = \"\" }", "queues.a.list.key: \"\" is empty: write a name"),
             ("{ key = 5 }", "queues.a.list.key: is an integer, but must be a string"),
             (
                 "{ key = \"l\", items = \"JSON\" }",
-                "queues.a.list.items: \"JSON\" is not what items can be: write \"bytes\", \
+                "queues.a.list.items: is none of its words: write \"bytes\", \
                  \"json\", \"celery\" or \"sidekiq\"",
             ),
             (
@@ -165,8 +163,6 @@ mod tests {
             ),
             ("{ key = \"queue:\", items = \"sidekiq\" }", "\"queue:\" is no list of Sidekiq"),
             ("{ key = \"l\", items = true }", "queues.a.list.items: is a boolean, but must be a string"),
-            ("{ key = \"l\", item = \"json\" }", "queues.a.list.item: unknown key: did you mean `items`?"),
-            ("{ key = \"b\", items = \"json\" }", "queues.a.list: \"b\" is a key of the queue \"b\" already"),
         ];
         all_wrong("[queues.a]\nlist = {}\n[queues.b]", "1 problem\n", &table);
     }

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use toml::de::DeTable;
+use toml::de::{DeTable, DeValue};
 
 use super::general;
 use super::model::Config;
@@ -24,12 +24,12 @@ const DUPLICATE: &str = "duplicate key";
 impl Config {
     /// Reads and checks the file, with the secrets that it points to.
     pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
-        Config::load_with(path, Secrets::OfAll)
+        Config::load_with(path, Secrets::All)
     }
 
     /// Reads and checks the file without the secrets that only a running host needs, which stay unread.
     pub fn load_for_commands(path: &Path) -> Result<Config, ConfigErrors> {
-        Config::load_with(path, Secrets::OfCommands)
+        Config::load_with(path, Secrets::ForCommands)
     }
 
     fn load_with(path: &Path, secrets: Secrets) -> Result<Config, ConfigErrors> {
@@ -45,12 +45,12 @@ impl Config {
         path: &Path,
         env: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Config, ConfigErrors> {
-        Config::parse_with(text, path, env, Secrets::OfAll)
+        Config::parse_with(text, path, env, Secrets::All)
     }
 
     /// Like [`Config::load_for_commands`], with this text instead of the file's.
     pub(super) fn parse_for_commands(text: &str, path: &Path) -> Result<Config, ConfigErrors> {
-        Config::parse_with(text, path, &|name| std::env::var(name).ok(), Secrets::OfCommands)
+        Config::parse_with(text, path, &|name| std::env::var(name).ok(), Secrets::ForCommands)
     }
 
     pub(super) fn parse_with(
@@ -78,7 +78,8 @@ impl Config {
             warnings: RefCell::default(),
             secret_files: RefCell::default(),
         };
-        let config = general::read(&cx, document.get_ref(), path);
+        let file = DeValue::Table(document.into_inner());
+        let config = general::read(&cx, &file, path);
         let problems = cx.problems.take();
         if problems.is_empty() { Ok(config) } else { Err(ConfigErrors::new(path, problems)) }
     }

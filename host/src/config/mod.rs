@@ -6,7 +6,7 @@
 //! `load` reads the file, and `last_good` keeps a copy for commands. There is one file per element of the
 //! configuration, each with its bounds and tests. docs/configuration.md and docs/configuration-queues.md
 //! document the same for users; a test of `keys` checks that they have every key. The values are below
-//! (`model`, `allowed`, `store`, `times`, `secret`), what reads them above.
+//! (`model`, `rules`, `allowed`, `store`, `times`, `secret`), what reads them above.
 //!
 //! Not here: watching the file, and exit codes.
 
@@ -16,6 +16,7 @@ mod admin;
 pub(crate) mod allowed;
 mod backoff;
 mod blobs;
+mod bounded;
 mod edits;
 mod exposure;
 mod general;
@@ -40,6 +41,7 @@ mod reader;
 pub(crate) mod records;
 mod redis_login;
 mod redis_url;
+pub(crate) mod rules;
 mod schedule;
 mod schema;
 pub(crate) mod secret;
@@ -58,14 +60,13 @@ mod value;
 
 pub(crate) use access::TAKEN;
 pub(crate) use allowed::AllowedHost;
-pub(crate) use model::{AccessRole, TrustedProxy};
-pub use model::{Backoff, Config, Missed, Plugin, QueueRules, Schedule, Warm};
-pub(crate) use model::{
-    HoldRules, Http, Items, List, OnEnd, RedisLogin, RedisServer, SentinelWatch, TargetQueue, Telemetry,
-};
+pub(crate) use model::{AccessRole, Http, RedisLogin, RedisServer, SentinelWatch, Telemetry, TrustedProxy};
+pub use model::{Config, Plugin, Warm};
 pub(crate) use oci::{OciReference, is_digest, is_local};
 pub(crate) use place::{FieldPlace, Pointer, ValueAt};
 pub(crate) use records::RecordGrants;
+pub use rules::{Backoff, Missed, QueueRules, Schedule};
+pub(crate) use rules::{HoldRules, Items, List, OnEnd, TargetQueue};
 pub(crate) use schema::schema;
 pub(crate) use secret::Secret;
 pub(crate) use store::{BlobSettings, BlobStore, Bucket};

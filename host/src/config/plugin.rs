@@ -2,70 +2,57 @@
 
 use std::collections::BTreeMap;
 
-use super::model::{Http, Plugin, QueueRules};
+use super::model::Plugin;
 use super::names::check_name;
 use super::oci::OciReference;
-use super::reader::Item;
+use super::reader::{Item, Table};
 use super::records::{RecordGrants, check_pattern};
-use super::secret::Secret;
-use super::source::secret_of_run;
+use super::rules::QueueRules;
+use super::source::{Readers, maybe_secret};
 use super::{hosts, http, instance, keys};
 
 impl Default for Plugin {
     fn default() -> Plugin {
-        Plugin {
-            config: BTreeMap::new(),
-            memory: keys::PLUGIN.default("memory"),
-            max_output: keys::PLUGIN.default("max_output"),
-            max_log_rate: keys::PLUGIN.default("max_log_rate"),
-            allowed_hosts: Vec::new(),
-            http: Http::default(),
-            warm: None,
-            records: RecordGrants::default(),
-            source: None,
-        }
+        read_table(&Table::absent(&keys::PLUGIN), 0, &[])
     }
 }
 
 /// Reads all plugins. A plugin without a queue is only a warning, since its queue may be added later.
-pub(super) fn read(item: Option<Item>, queues: &[QueueRules]) -> BTreeMap<String, Plugin> {
-    let named = item.map(|item| item.named()).unwrap_or_default();
-    named
-        .into_iter()
-        .filter_map(|(name, item)| Some((name.to_owned(), read_plugin(name, &item, queues)?)))
-        .collect()
+pub(super) fn read(root: &Table, queues: &[QueueRules]) -> BTreeMap<String, Plugin> {
+    let named = root.named("plugins");
+    named.into_iter().map(|(name, item)| (name.to_owned(), read_plugin(name, &item, queues))).collect()
 }
 
-fn read_plugin(name: &str, item: &Item, queues: &[QueueRules]) -> Option<Plugin> {
+fn read_plugin(name: &str, item: &Item, queues: &[QueueRules]) -> Plugin {
+    let own_queues = || queues.iter().filter(|queue| queue.plugin == name);
     if let Err(why) = check_name(name) {
         item.problem(format!("the plugin's name {why}"));
-    } else if !queues.iter().any(|queue| queue.plugin == name) {
+    } else if own_queues().next().is_none() {
         item.warn("no queue has this plugin");
     }
-    let table = item.table(&keys::PLUGIN)?;
-    let allowed_hosts = table.get("allowed_hosts").map(|item| hosts::read(&item)).unwrap_or_default();
-    let http_item = table.get("http");
-    if let (Some(item), true) = (&http_item, allowed_hosts.is_empty()) {
-        item.warn("bounds requests that allowed_hosts does not allow");
+    let at_once = own_queues().map(|queue| queue.concurrency).fold(0, u32::saturating_add);
+    let plugin = read_table(&item.table(&keys::PLUGIN), at_once, queues);
+    if item.has("http") && plugin.allowed_hosts.is_empty() {
+        item.at("http").warn("bounds requests that allowed_hosts does not allow");
     }
-    let own = queues.iter().filter(|queue| queue.plugin == name);
-    let usual = http::default(own.map(|queue| queue.concurrency).fold(0, u32::saturating_add));
-    Some(Plugin {
-        config: table.get("config").map(|item| read_config(&item)).unwrap_or_default(),
+    plugin
+}
+
+/// Reads the grants of a plugin whose queues run `at_once` tasks at once in this host.
+fn read_table(table: &Table, at_once: u32, queues: &[QueueRules]) -> Plugin {
+    let config = table.get("config").map(|item| item.named()).unwrap_or_default();
+    let value = |(name, item): (&str, Item)| Some((name.to_owned(), maybe_secret(&item, Readers::Hosts)?));
+    Plugin {
+        config: config.into_iter().filter_map(value).collect(),
         memory: table.value_or_default("memory"),
         max_output: table.value_or_default("max_output"),
         max_log_rate: table.value_or_default("max_log_rate"),
-        allowed_hosts,
-        http: http_item.map_or_else(|| usual.clone(), |item| http::read(&item, usual.clone())),
-        warm: table.get("instance").and_then(|item| instance::read(&item)),
+        allowed_hosts: table.get("allowed_hosts").map(|item| hosts::read(&item)).unwrap_or_default(),
+        http: http::read(&table.table("http"), at_once),
+        warm: instance::read(table),
         records: table.get("records").map(|item| read_records(&item, queues)).unwrap_or_default(),
-        source: table.get("source").and_then(|item| read_source(&item)),
-    })
-}
-
-fn read_source(item: &Item) -> Option<OciReference> {
-    let text = item.checked(|text| OciReference::parse(text).map(drop))?;
-    OciReference::parse(&text).ok()
+        source: table.get("source").and_then(|item| item.parsed(OciReference::parse)),
+    }
 }
 
 fn read_records(item: &Item, queues: &[QueueRules]) -> RecordGrants {
@@ -76,21 +63,13 @@ fn read_records(item: &Item, queues: &[QueueRules]) -> RecordGrants {
 
 /// Streams, lists and dead letters.
 fn keys_of(queues: &[QueueRules]) -> Vec<String> {
-    let keys = queues.iter().flat_map(|queue| {
-        let lists = queue.list.iter().flat_map(|list| {
-            let sets = list.sidekiq().into_iter().flat_map(|sidekiq| sidekiq.sets);
-            list.keys().into_iter().chain(sets)
-        });
-        [Some(queue.stream.clone()), queue.dead_letter.clone()].into_iter().flatten().chain(lists)
-    });
-    keys.collect()
-}
-
-fn read_config(item: &Item) -> BTreeMap<String, Secret> {
-    item.named()
-        .into_iter()
-        .filter_map(|(name, item)| Some((name.to_owned(), secret_of_run(&item)?)))
-        .collect()
+    let mut keys = Vec::new();
+    for queue in queues {
+        keys.push(queue.stream.clone());
+        keys.extend(queue.dead_letter.clone());
+        keys.extend(queue.list.iter().flat_map(|list| list.all_keys()));
+    }
+    keys
 }
 
 #[cfg(test)]
@@ -128,13 +107,10 @@ mod tests {
     fn bad_plugins() {
         let table = [
             ("memory = \"512KiB\"", "\"512KiB\" is out of bounds: write \"1MiB\" to \"4GiB\""),
-            ("memory = \"5GiB\"", "out of bounds"),
             ("memory = 64", "\"64B\" is out of bounds"),
             ("memory = \"64MB\"", "like \"64MiB\""),
             ("memory = -1", "is negative"),
             ("memory = true", "must be a size like"),
-            ("max_output = 0", "write \"1B\" to \"64MiB\""),
-            ("max_log_rate = \"100B\"", "write \"1KiB\" to \"1GiB\""),
             ("config = \"x\"", "must be a table"),
             ("config = { retries = 5 }", "plugins.a.config.retries: is an integer, but must be a string"),
             (
@@ -148,7 +124,6 @@ mod tests {
             ),
             ("source = \"oci://ghcr.io/team/a\"", "has neither tag nor digest: add a tag"),
             ("http = \"10s\"", "plugins.a.http: is a string, but must be a table"),
-            ("memroy = 5", "did you mean `memory`"),
         ];
         all_wrong("[queues.a]\n[plugins.a]\n{}", "line 3: plugins.a.", &table);
         assert!(problem("[queues.a]\n[plugins.\"a b\"]").contains("the plugin's name may have only"));

@@ -1,28 +1,29 @@
 //! Walks the parsed TOML file and takes typed, bounded values out of it.
 //!
-//! In: the spanned value tree of the file. Out: values. For each wrong value there is no value, but a problem
-//! with its key and line in the [`Context`]. So reading goes on to the end, and all problems are reported at
-//! once.
+//! In: the spanned value tree of the file. Out: values. For each wrong value there is a problem with its key
+//! and line in the [`Context`], and the default in its place. So reading goes on to the end, and all problems
+//! are reported at once; a configuration with problems is not used.
 //!
-//!     Table::value("lease") ─▶ the row's bounds ─▶ Item::duration(bounds) ─▶ Option<Duration>
+//!     Table::value("lease") ─▶ the item, and the row of the key ─▶ Bounded::read ─▶ Option<Duration>
 //!
-//! Not here: which keys there are, their bounds and defaults (`keys`), values of more than one part (one file
-//! per element of the configuration), secrets (`source`).
+//! A table that the file does not have is an empty one, so every key has its default. A key that a queue does
+//! not set is looked up in `[defaults]`.
+//!
+//! Not here: which keys there are, their bounds and defaults (`keys`), numbers and durations (`bounded`),
+//! values of more than one part (one file per element of the configuration), secrets (`source`).
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::fmt::Display;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::time::Duration;
 
-use toml::de::{DeArray, DeTable, DeValue};
+use toml::de::DeValue;
 
+use super::bounded::{self, Bounded};
 use super::edits::edits;
-use super::keys::{Keys, Values};
+use super::keys::{Key, Keys, REQUIRED, Values};
 use super::problem::{Problem, line_of};
-use super::units::{parse_duration, parse_size, show_duration, show_size, show_text};
+use super::units::show_text;
 
 /// The input that all readers need, and the list of their problems.
 pub(super) struct Context<'a> {
@@ -42,81 +43,22 @@ pub(super) struct Context<'a> {
 /// The secrets that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Secrets {
-    OfAll,
+    All,
     /// All but those that only a running host needs.
-    OfCommands,
+    ForCommands,
 }
 
-/// A value that the row of its key describes in full. The type of the field in `model` chooses the values of
-/// the row: u32 is an integer, u64 a size.
-pub(super) trait Plain: Sized {
-    /// Reads the item. If it is something else, or out of bounds, that is a problem of the item.
-    fn take(item: &Item, values: &Values) -> Option<Self>;
-    /// Reads a bound or a default of a row. None: it is words.
-    fn parse(text: &str) -> Option<Self>;
-}
-
-/// Implements [`Plain`] for types with one kind of values.
-macro_rules! plain {
-    ($($type:ty: $kind:ident($($bound:ident),*),
-        $item:ident => $take:expr, $text:ident => $parse:expr;)*) => {$(
-        impl Plain for $type {
-            fn take($item: &Item, values: &Values) -> Option<$type> {
-                let Values::$kind($($bound),*) = values else { panic!("{} has other values", $item.key) };
-                $take
-            }
-
-            fn parse($text: &str) -> Option<$type> {
-                $parse
-            }
-        }
-    )*};
-}
-
-plain! {
-    u32: Integer(least, most), item => item.integer(*least..=*most), text => text.parse().ok();
-    f64: Number(least, most), item => item.number(*least..=*most), text => text.parse().ok();
-    bool: Boolean(), item => item.boolean(), text => text.parse().ok();
-    Duration: Duration(least, most),
-        item => item.duration(bound(least)..=bound(most)), text => parse_duration(text).ok();
-    u64: Size(least, most),
-        item => item.size(bound(least)..=bound(most)), text => parse_size(text).ok();
-}
-
-fn bound<T: Plain>(text: &str) -> T {
-    T::parse(text).unwrap_or_else(|| panic!("{text:?} is no bound"))
-}
-
-impl Keys {
-    /// The value of a key that is not set.
-    ///
-    /// # Panics
-    /// If the default of the key is no such value.
-    pub(super) fn default<T: Plain>(&self, name: &str) -> T {
-        let text = self.key(name).default;
-        T::parse(text)
-            .unwrap_or_else(|| panic!("the default of {name} is {text:?}, which is not a value of its type"))
-    }
-
-    /// The word that holds if the key is not set.
-    ///
-    /// # Panics
-    /// If the type does not know it.
-    pub(super) fn word<T: FromStr>(&self, name: &str) -> T {
-        meant(self.text(name))
-    }
-}
-
-/// The value of a word. A test checks that each word has one.
-fn meant<T: FromStr>(word: &str) -> T {
+/// The value of a word of a row. A test checks that each word has one.
+fn value_of_word<T: FromStr>(word: &str) -> T {
     word.parse().unwrap_or_else(|_| panic!("{word:?} has no value"))
 }
 
-/// A table whose keys have been checked.
+/// A table of the file whose keys have been checked.
 pub(super) struct Table<'a> {
-    cx: &'a Context<'a>,
-    key: String,
-    entries: &'a DeTable<'a>,
+    /// None: the file has no such table, or something else in its place.
+    item: Option<Item<'a>>,
+    /// The table of `[defaults]` from which a queue's table takes the keys that it does not set.
+    base: Option<Item<'a>>,
     keys: &'static Keys,
 }
 
@@ -127,6 +69,8 @@ pub(super) struct Item<'a> {
     pub key: String,
     offset: usize,
     value: &'a DeValue<'a>,
+    /// Whether a queue takes it from `[defaults]`. Its problems were reported when that table was read.
+    is_inherited: bool,
 }
 
 impl<'a> Context<'a> {
@@ -138,41 +82,76 @@ impl<'a> Context<'a> {
 
 impl<'a> Table<'a> {
     /// The table of the whole file.
-    pub(super) fn root(cx: &'a Context<'a>, entries: &'a DeTable<'a>, keys: &'static Keys) -> Self {
-        let table = Table { cx, key: String::new(), entries, keys };
-        table.check_keys();
-        table
+    pub(super) fn root(cx: &'a Context<'a>, file: &'a DeValue<'a>, keys: &'static Keys) -> Self {
+        let item = Item { cx, key: String::new(), offset: 0, value: file, is_inherited: false };
+        item.table(keys)
     }
 
+    /// A table without entries: every key has its default.
+    pub(super) fn absent(keys: &'static Keys) -> Self {
+        Table { item: None, base: None, keys }
+    }
+
+    /// This table of a queue. A key that it does not set is looked up in `[defaults]`.
+    pub(super) fn with_base(self, defaults: &Table<'a>) -> Self {
+        let inherited = |item: &Item<'a>| Item { is_inherited: true, ..item.clone() };
+        Table { base: defaults.item.as_ref().map(inherited), ..self }
+    }
+
+    /// Whether the file has this table.
+    pub(super) fn is_there(&self) -> bool {
+        self.item.is_some()
+    }
+
+    /// The item of a key, in this table or else in the one of `[defaults]`.
     pub(super) fn get(&self, name: &'static str) -> Option<Item<'a>> {
-        self.keys.key(name);
-        entry(self.cx, &self.key, self.entries, name)
+        self.own(name).or_else(|| self.base.as_ref()?.entry(name))
     }
 
-    /// The value of a key that the table sets, within the bounds of its row.
-    pub(super) fn value<T: Plain>(&self, name: &'static str) -> Option<T> {
-        T::take(&self.get(name)?, &self.keys.key(name).values)
+    /// The item of a key in this table itself. A key that belongs elsewhere is not read.
+    pub(super) fn own(&self, name: &'static str) -> Option<Item<'a>> {
+        let key = self.keys.key(name);
+        self.item.as_ref()?.entry(key.name).filter(|_| self.keys.instead_of(name).is_none())
     }
 
-    /// The value of a key; where the table sets none, the default of its row.
-    pub(super) fn value_or_default<T: Plain>(&self, name: &'static str) -> T {
-        self.value_or(name, None)
+    /// The item of a key that the table must have.
+    pub(super) fn required(&self, name: &'static str, way_out: &str) -> Option<Item<'a>> {
+        assert_eq!(self.keys.key(name).default, REQUIRED, "{name}");
+        self.own(name).or_else(|| self.item.as_ref()?.at(name).refuse(format!("is required: {way_out}")))
     }
 
-    /// The value of a key; where the table sets none, `base`, or else the default of its row.
-    pub(super) fn value_or<T: Plain>(&self, name: &'static str, base: Option<T>) -> T {
-        self.value(name).or(base).unwrap_or_else(|| self.keys.default(name))
+    /// The value of a key, within the bounds of its row.
+    pub(super) fn value<T: Bounded>(&self, name: &'static str) -> Option<T> {
+        let item = self.get(name)?;
+        T::read(item.value, self.keys.key(name)).map_err(|why| item.problem(why)).ok()
+    }
+
+    /// The value of a key. Where it is not set, the default of its row.
+    pub(super) fn value_or_default<T: Bounded>(&self, name: &'static str) -> T {
+        self.value(name).unwrap_or_else(|| {
+            let text = self.keys.key(name).default;
+            T::parse(text).unwrap_or_else(|| panic!("the default of {name}, {text:?}, has another type"))
+        })
     }
 
     /// The value of one of the words of a key.
     pub(super) fn word<T: FromStr>(&self, name: &'static str) -> Option<T> {
-        let Values::Words(words) = self.keys.key(name).values else { panic!("{name} has no words") };
-        let is_word = |text: &str| words.iter().find(|word| **word == text);
-        let (last, others) = words.split_last()?;
-        let others: Vec<String> = others.iter().map(|word| format!("{word:?}")).collect();
-        let why = || format!("is not what {name} can be: write {} or {last:?}", others.join(", "));
-        let text = self.get(name)?.checked(|text| is_word(text).map(drop).ok_or_else(why))?;
-        is_word(&text).map(|word| meant(word))
+        self.get(name)?.word(self.keys.key(name))
+    }
+
+    /// The value of one of the words of a key. Where it is not set, the default of its row.
+    pub(super) fn word_or_default<T: FromStr>(&self, name: &'static str) -> T {
+        self.word(name).unwrap_or_else(|| value_of_word(self.keys.text(name)))
+    }
+
+    /// A string that `parse` accepts. Where the key is not set, the default of its row.
+    pub(super) fn text_or_default<T>(
+        &self,
+        name: &'static str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> T {
+        let set = self.get(name).and_then(|item| item.parsed(&parse));
+        set.unwrap_or_else(|| parse(self.keys.text(name)).expect("a default that can be read"))
     }
 
     pub(super) fn checked(
@@ -183,17 +162,65 @@ impl<'a> Table<'a> {
         self.get(name)?.checked(check)
     }
 
-    /// The key in full, whether it is in the file or not.
-    pub(super) fn key_of(&self, name: &str) -> String {
-        join(&self.key, name)
+    /// The table below a key.
+    pub(super) fn table(&self, name: &'static str) -> Table<'a> {
+        self.table_as(name, "a table")
     }
 
-    pub(super) fn context(&self) -> &'a Context<'a> {
-        self.cx
+    /// The table below a key whose value may have another form, too. `wanted` are all its forms.
+    pub(super) fn table_as(&self, name: &'static str, wanted: &str) -> Table<'a> {
+        let Values::Table(keys, _) = self.keys.key(name).values else { panic!("{name} is no table") };
+        let base = self.base.as_ref().and_then(|base| base.entry(name)).filter(|base| base.value.is_table());
+        let table = self.own(name).map_or(Table::absent(keys), |item| item.table_as(keys, wanted));
+        Table { base, ..table }
+    }
+
+    /// The entries of a list. Their number is within the bounds of the row.
+    pub(super) fn list(&self, name: &'static str) -> Vec<Item<'a>> {
+        let Some(item) = self.get(name) else { return Vec::new() };
+        let entries = item.list().unwrap_or_default();
+        if item.value.is_array() {
+            self.check_count(name, &item, entries.len());
+        }
+        entries
+    }
+
+    /// The entries of a list, or one string in place of a list with one entry.
+    pub(super) fn one_or_list(&self, name: &'static str, wanted: &str) -> Vec<Item<'a>> {
+        match self.get(name) {
+            Some(item) if item.value.is_array() => self.list(name),
+            Some(item) if item.value.is_str() => vec![item],
+            Some(item) => item.wrong_type(wanted).unwrap_or_default(),
+            None => Vec::new(),
+        }
+    }
+
+    /// The entries of a table whose keys are names that the user gives, in the order of the file.
+    pub(super) fn named(&self, name: &'static str) -> Vec<(&'a str, Item<'a>)> {
+        let Some(item) = self.get(name) else { return Vec::new() };
+        let entries = item.named();
+        if item.value.is_table() {
+            self.check_count(name, &item, entries.len());
+        }
+        entries
+    }
+
+    /// The key in full, whether it is in the file or not.
+    pub(super) fn key_of(&self, name: &str) -> String {
+        join(self.item.as_ref().map_or("", |item| &item.key), name)
+    }
+
+    /// Reports a number of entries that the row of the key does not allow.
+    fn check_count(&self, name: &str, item: &Item, count: usize) {
+        let values = &self.keys.key(name).values;
+        if !values.counts().contains(&count) {
+            item.problem(format!("has {count} entries: write {}", values.counts_in_words()));
+        }
     }
 
     fn check_keys(&self) {
-        for (name, item) in entries_in_order(self.cx, &self.key, self.entries) {
+        let entries = self.item.as_ref().map(Item::named).unwrap_or_default();
+        for (name, item) in entries {
             if let Some(why) = self.keys.instead_of(name) {
                 item.problem(why);
             } else if self.keys.here().any(|key| key == name) {
@@ -210,8 +237,10 @@ impl<'a> Table<'a> {
 
 impl<'a> Item<'a> {
     pub(super) fn problem(&self, text: impl Into<String>) {
-        let line = Some(line_of(self.cx.text, self.offset));
-        self.cx.problems.borrow_mut().push(Problem { line, key: self.key.clone(), text: text.into() });
+        if !self.is_inherited {
+            let line = Some(line_of(self.cx.text, self.offset));
+            self.cx.problems.borrow_mut().push(Problem { line, key: self.key.clone(), text: text.into() });
+        }
     }
 
     /// Reports the problem of a value that is not used.
@@ -227,8 +256,18 @@ impl<'a> Item<'a> {
 
     /// The value of this key of a table; or, where it is not set, this position under that key.
     pub(super) fn at(&self, name: &str) -> Item<'a> {
-        let set = self.value.as_table().and_then(|entries| entry(self.cx, &self.key, entries, name));
-        set.unwrap_or_else(|| self.named_as(join(&self.key, name)))
+        self.entry(name).unwrap_or_else(|| self.named_as(join(&self.key, name)))
+    }
+
+    /// The value of this key, if the item is a table that has it.
+    fn entry(&self, name: &str) -> Option<Item<'a>> {
+        let (key, value) = self.value.as_table()?.get_key_value(name)?;
+        Some(self.child(join(&self.key, name), key.span().start, value.get_ref()))
+    }
+
+    /// A value inside this one.
+    fn child(&self, key: String, offset: usize, value: &'a DeValue<'a>) -> Item<'a> {
+        Item { cx: self.cx, key, offset, value, is_inherited: self.is_inherited }
     }
 
     /// Reports something odd that does not keep the host from running.
@@ -242,12 +281,12 @@ impl<'a> Item<'a> {
     }
 
     /// Notes that the configuration file itself holds a secret.
-    pub(super) fn is_secret(&self) {
+    pub(super) fn note_secret(&self) {
         self.cx.secret_files.borrow_mut().insert(self.cx.path.to_owned());
     }
 
     /// Notes a file that holds a secret.
-    pub(super) fn names_secret(&self, path: &Path) {
+    pub(super) fn note_secret_file(&self, path: &Path) {
         self.cx.secret_files.borrow_mut().insert(path.to_owned());
     }
 
@@ -255,17 +294,42 @@ impl<'a> Item<'a> {
         self.value
     }
 
+    /// Whether the value is a table that sets this key.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.entry(name).is_some()
+    }
+
+    /// Whether the value is this string.
+    pub(super) fn is(&self, word: &str) -> bool {
+        self.value.as_str() == Some(word)
+    }
+
     pub(super) fn string(&self) -> Option<&'a str> {
         self.value.as_str().or_else(|| self.wrong_type("a string"))
     }
 
-    /// A string that passes `check`.
-    pub(super) fn checked(&self, check: impl Fn(&str) -> Result<(), String>) -> Option<String> {
+    /// The value of a string. An error of `parse` continues a sentence that begins with the text.
+    pub(super) fn parsed<T>(&self, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
         let text = self.string()?;
-        check(text)
-            .map_err(|why| self.problem(format!("{} {why}", show_text(text))))
-            .ok()
-            .map(|()| text.to_owned())
+        parse(text).map_err(|why| self.problem(format!("{} {why}", show_text(text)))).ok()
+    }
+
+    /// A string that passes `check`, whose error continues a sentence that begins with the text.
+    pub(super) fn checked(&self, check: impl Fn(&str) -> Result<(), String>) -> Option<String> {
+        self.parsed(|text| check(text).map(|()| text.to_owned()))
+    }
+
+    /// The value of one of the words in the row of this key. A wrong one is not shown: it may be a secret in
+    /// the wrong place.
+    pub(super) fn word<T: FromStr>(&self, key: &Key) -> Option<T> {
+        let Values::Words(words) = key.values else { panic!("{} has no words", key.name) };
+        let text = self.string()?;
+        if words.contains(&text) {
+            return Some(value_of_word(text));
+        }
+        let (last, others) = words.split_last()?;
+        let others: Vec<String> = others.iter().map(|word| format!("{word:?}")).collect();
+        self.refuse(format!("is none of its words: write {} or {last:?}", others.join(", ")))
     }
 
     pub(super) fn path(&self) -> Option<PathBuf> {
@@ -276,121 +340,47 @@ impl<'a> Item<'a> {
         Some(self.cx.folder.join(text))
     }
 
-    pub(super) fn integer(&self, bounds: RangeInclusive<u32>) -> Option<u32> {
-        let Some(integer) = self.value.as_integer() else { return self.wrong_type("a whole number") };
-        let number = i64::from_str_radix(integer.as_str(), integer.radix()).unwrap_or(i64::MAX);
-        let inside = u32::try_from(number).ok().filter(|number| bounds.contains(number));
-        inside.or_else(|| self.out_of_bounds(integer, bounds.start(), bounds.end()))
+    /// The table whose keys are these.
+    pub(super) fn table(&self, keys: &'static Keys) -> Table<'a> {
+        self.table_as(keys, "a table")
     }
 
-    pub(super) fn boolean(&self) -> Option<bool> {
-        self.value.as_bool().or_else(|| self.wrong_type("true or false"))
-    }
-
-    pub(super) fn number(&self, bounds: RangeInclusive<f64>) -> Option<f64> {
-        let text = match self.value {
-            DeValue::Float(float) => float.as_str(),
-            DeValue::Integer(integer) if integer.radix() == 10 => integer.as_str(),
-            _ => return self.wrong_type("a number"),
-        };
-        let inside = text.parse::<f64>().ok().filter(|number| bounds.contains(number));
-        inside.or_else(|| self.out_of_bounds(text, bounds.start(), bounds.end()))
-    }
-
-    pub(super) fn duration(&self, bounds: RangeInclusive<Duration>) -> Option<Duration> {
-        let parsed = match self.value {
-            DeValue::String(text) => parse_duration(text),
-            DeValue::Integer(number) => parse_duration(&number.to_string()),
-            DeValue::Float(number) => parse_duration(&format!("{number}s")),
-            _ => return self.wrong_type("a duration like \"30s\""),
-        };
-        let duration = parsed.map_err(|why| self.problem(why)).ok()?;
-        if bounds.contains(&duration) {
-            return Some(duration);
+    /// The table whose keys are these. If the item is something else, the message says what is `wanted`.
+    pub(super) fn table_as(&self, keys: &'static Keys, wanted: &str) -> Table<'a> {
+        if !self.value.is_table() {
+            return self.wrong_type(wanted).unwrap_or(Table::absent(keys));
         }
-        let [shown, least, most] =
-            [duration, *bounds.start(), *bounds.end()].map(|d| format!("\"{}\"", show_duration(d)));
-        self.out_of_bounds(shown, least, most)
-    }
-
-    /// Bytes: a string with a unit, or a plain whole number.
-    pub(super) fn size(&self, bounds: RangeInclusive<u64>) -> Option<u64> {
-        let parsed = match self.value {
-            DeValue::String(text) => parse_size(text),
-            DeValue::Integer(number) if number.as_str().starts_with('-') => parse_size(&number.to_string()),
-            DeValue::Integer(number) => {
-                Ok(u64::from_str_radix(number.as_str(), number.radix()).unwrap_or(u64::MAX))
-            }
-            _ => return self.wrong_type("a size like \"64MiB\""),
-        };
-        let size = parsed.map_err(|why| self.problem(why)).ok()?;
-        if bounds.contains(&size) {
-            return Some(size);
-        }
-        let [shown, least, most] =
-            [size, *bounds.start(), *bounds.end()].map(|bytes| format!("\"{}\"", show_size(bytes)));
-        self.out_of_bounds(shown, least, most)
-    }
-
-    pub(super) fn table(&self, keys: &'static Keys) -> Option<Table<'a>> {
-        let entries = self.entries()?;
-        let table = Table { cx: self.cx, key: self.key.clone(), entries, keys };
+        let table = Table { item: Some(self.clone()), base: None, keys };
         table.check_keys();
-        Some(table)
+        table
     }
 
     /// The entries of a table whose keys are names that the user gives, in the order of the file.
     pub(super) fn named(&self) -> Vec<(&'a str, Item<'a>)> {
-        self.entries().map(|entries| entries_in_order(self.cx, &self.key, entries)).unwrap_or_default()
+        let Some(table) = self.value.as_table() else {
+            return self.wrong_type("a table").unwrap_or_default();
+        };
+        let mut items = Vec::new();
+        for (name, value) in table.iter() {
+            let text: &'a str = name.get_ref();
+            items.push((text, self.child(join(&self.key, text), name.span().start, value.get_ref())));
+        }
+        items.sort_by_key(|(_, item)| item.offset);
+        items
     }
 
     pub(super) fn list(&self) -> Option<Vec<Item<'a>>> {
-        let array: &DeArray<'a> = self.value.as_array().or_else(|| self.wrong_type("a list"))?;
-        let item = |(index, value): (usize, &'a toml::Spanned<DeValue<'a>>)| Item {
-            cx: self.cx,
-            key: format!("{}[{index}]", self.key),
-            offset: value.span().start,
-            value: value.get_ref(),
+        let array = self.value.as_array().or_else(|| self.wrong_type("a list"))?;
+        let item = |(index, value): (usize, &'a toml::Spanned<DeValue<'a>>)| {
+            self.child(format!("{}[{index}]", self.key), value.span().start, value.get_ref())
         };
         Some(array.iter().enumerate().map(item).collect())
     }
 
-    fn entries(&self) -> Option<&'a DeTable<'a>> {
-        self.value.as_table().or_else(|| self.wrong_type("a table"))
-    }
-
-    /// The value itself is not shown: it may be a secret in the wrong place.
+    /// Reports a value of the wrong type. It is not shown: it may be a secret in the wrong place.
     pub(super) fn wrong_type<T>(&self, wanted: &str) -> Option<T> {
-        let article = if self.value.type_str().starts_with(['a', 'i']) { "an" } else { "a" };
-        self.refuse(format!("is {article} {}, but must be {wanted}", self.value.type_str()))
+        self.refuse(bounded::wrong_type(self.value, wanted))
     }
-
-    fn out_of_bounds<T>(&self, shown: impl Display, least: impl Display, most: impl Display) -> Option<T> {
-        self.refuse(format!("{shown} is out of bounds: write {least} to {most}"))
-    }
-}
-
-fn entry<'a>(cx: &'a Context<'a>, parent: &str, entries: &'a DeTable<'a>, name: &str) -> Option<Item<'a>> {
-    let (key, value) = entries.get_key_value(name)?;
-    Some(Item { cx, key: join(parent, name), offset: key.span().start, value: value.get_ref() })
-}
-
-fn entries_in_order<'a>(
-    cx: &'a Context<'a>,
-    parent: &str,
-    entries: &'a DeTable<'a>,
-) -> Vec<(&'a str, Item<'a>)> {
-    let mut items: Vec<_> = entries
-        .iter()
-        .map(|(name, value)| {
-            let name_text: &'a str = name.get_ref();
-            let item =
-                Item { cx, key: join(parent, name_text), offset: name.span().start, value: value.get_ref() };
-            (name_text, item)
-        })
-        .collect();
-    items.sort_by_key(|(_, item)| item.offset);
-    items
 }
 
 fn join(parent: &str, name: &str) -> String {
@@ -410,8 +400,9 @@ fn nearest(name: &str, known: impl Iterator<Item = &'static str>) -> Option<&'st
 
 #[cfg(test)]
 mod tests {
-    use super::super::keys::{ADMIN, ALL, Key, LIST, SCHEDULE, TOKEN};
-    use super::super::model::{AccessRole, HistogramForm, Items, Missed};
+    use super::super::keys::{ADMIN, LIST, SCHEDULE, TOKEN};
+    use super::super::model::{AccessRole, HistogramForm};
+    use super::super::rules::{Items, Missed};
     use super::*;
 
     #[test]
@@ -438,35 +429,10 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_within_their_bounds() {
-        fn is_within<T: Plain + PartialOrd>(key: &Key, least: T, most: T) -> bool {
-            T::parse(key.default).is_none_or(|value| least <= value && value <= most)
-        }
-        for key in ALL.iter().flat_map(|keys| keys.known) {
-            let is_good = match key.values {
-                Values::Integer(least, most) => is_within(key, least, most),
-                Values::Number(least, most) => is_within(key, least, most),
-                Values::Duration(least, most) => {
-                    let [least, most] = [least, most].map(|text| Duration::parse(text).expect(text));
-                    is_within(key, least, most)
-                }
-                Values::Size(least, most) => {
-                    let [least, most] = [least, most].map(|text| u64::parse(text).expect(text));
-                    is_within(key, least, most)
-                }
-                Values::Boolean() => bool::parse(key.default).is_some(),
-                Values::Words(words) => key.default == "required" || words.contains(&key.default),
-                Values::Table(..) | Values::Named(..) | Values::Text(_) | Values::Other(_) => true,
-            };
-            assert!(is_good, "{}: {}", key.name, key.default);
-        }
-    }
-
-    #[test]
     fn every_word_has_a_value() {
         fn all<T: FromStr>(keys: &Keys, name: &str) {
             let Values::Words(words) = keys.key(name).values else { panic!("{name} has no words") };
-            words.iter().for_each(|word| drop(meant::<T>(word)));
+            words.iter().for_each(|word| drop(value_of_word::<T>(word)));
         }
         all::<Missed>(&SCHEDULE, "missed");
         all::<Items>(&LIST, "items");

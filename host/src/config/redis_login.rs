@@ -8,15 +8,15 @@ use super::model::{RedisLogin, TlsIdentity};
 use super::pem;
 use super::reader::{Item, Table};
 use super::secret::Secret;
-use super::source::secret;
+use super::source::{Readers, secret};
 
 /// The keys that this file reads.
 const KEYS: [&str; 5] = ["ca", "cert", "key", "username", "password"];
 /// The keys that are of use with TLS only.
 const TLS_KEYS: [&str; 3] = ["ca", "cert", "key"];
 
-/// Reads the keys beside these urls; none: there is no url, or a bad one, of which a problem was made.
-pub(super) fn read(table: &Table, urls: &[Secret]) -> RedisLogin {
+/// Reads the keys. `urls` are those of the servers; none: there is no url, or it has a problem.
+pub(super) fn read(table: &Table, urls: &[&Secret]) -> RedisLogin {
     if table.get("url").is_none() && table.get("sentinel").is_none() {
         for item in KEYS.iter().filter_map(|key| table.get(key)) {
             item.problem("needs url or sentinel beside it: the private Redis has neither users nor TLS");
@@ -67,7 +67,7 @@ pub(super) fn username(item: &Item) -> Option<String> {
 }
 
 pub(super) fn password(item: &Item) -> Option<Secret> {
-    let password = secret(item)?;
+    let password = secret(item, Readers::All)?;
     if password.expose().is_empty() {
         return item.refuse("is empty: write { env = \"REDIS_PASSWORD\" }, or take the key out");
     }
@@ -97,13 +97,13 @@ fn identity(table: &Table) -> Option<TlsIdentity> {
     let (cert_item, key_item) = (table.get("cert")?, table.get("key")?);
     let (cert, key) = (pem_text(&cert_item), pem_text(&key_item));
     if let Some(path) = key_item.path() {
-        key_item.names_secret(&path);
+        key_item.note_secret_file(&path);
     }
     let (cert, key) = (cert?, key?);
     let chain = told(&cert_item, pem::chain(cert.as_bytes()));
     let private = told(&key_item, pem::private_key(key.as_bytes()));
     told(&key_item, pem::belong_together(chain?, private?))?;
-    Some(TlsIdentity { cert, key: Secret::kept_apart(key) })
+    Some(TlsIdentity { cert, key: Secret::external(key) })
 }
 
 /// The text of a file in PEM.

@@ -7,44 +7,37 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use toml::de::DeValue;
-
 use super::model::{RedisServer, SentinelWatch};
-use super::reader::Item;
+use super::reader::{Item, Table};
+use super::redis_login;
 use super::secret::Secret;
-use super::source::perhaps_secret;
-use super::{keys, redis_login};
+use super::source::{Readers, maybe_secret};
 
 const PORTS: RangeInclusive<u32> = 1..=65535;
 
 /// The server, and how long a host that starts waits for it.
-pub(super) fn read(item: Option<Item>) -> (RedisServer, Duration) {
-    let table = item.and_then(|item| item.table(&keys::REDIS));
-    let get = |key| table.as_ref().and_then(|table| table.get(key));
-    let wait = table.as_ref().and_then(|table| table.value("wait"));
-    let wait = wait.unwrap_or_else(|| keys::REDIS.default("wait"));
-    let url = get("url");
-    let sentinel = get("sentinel");
+pub(super) fn read(table: &Table) -> (RedisServer, Duration) {
+    let (url, sentinel) = (table.get("url"), table.get("sentinel"));
     if let (Some(_), Some(sentinel)) = (&url, &sentinel) {
         sentinel.problem("redis.url is set, too: take one of them out");
     }
-    let is_list = url.as_ref().is_some_and(|url| matches!(url.value(), DeValue::Array(_)));
-    let mut urls =
-        url.as_ref().map(|url| if is_list { read_nodes(url) } else { read_url(url).into_iter().collect() });
-    let watch = sentinel.and_then(|sentinel| read_sentinel(&sentinel));
-    let asked = urls.as_deref().or(watch.as_ref().map(|watch| &watch.urls[..])).unwrap_or_default();
-    let login = table.as_ref().map(|table| redis_login::read(table, asked)).unwrap_or_default();
-    let login = Box::new(login);
-    let server = match (urls.take(), watch) {
-        (_, Some(watch)) => RedisServer::Sentinel { watch: Box::new(watch), login },
-        (Some(urls), None) if is_list => RedisServer::Cluster { urls, login },
-        (Some(urls), None) => match urls.into_iter().next() {
-            Some(url) => RedisServer::At { url, login },
-            None => RedisServer::Embedded,
-        },
-        (None, None) => RedisServer::Embedded,
+    let nodes = url.as_ref().filter(|url| url.value().is_array()).map(read_nodes);
+    let single = url.filter(|_| nodes.is_none()).and_then(|url| read_url(&url));
+    let watch = read_sentinel(&table.table("sentinel"));
+    let urls: Vec<&Secret> = match (&nodes, &single, &watch) {
+        (Some(nodes), ..) => nodes.iter().collect(),
+        (None, Some(url), _) => vec![url],
+        (None, None, Some(watch)) => watch.urls.iter().collect(),
+        (None, None, None) => Vec::new(),
     };
-    (server, wait)
+    let login = Box::new(redis_login::read(table, &urls));
+    let server = match (watch, nodes, single) {
+        (Some(watch), ..) => RedisServer::Sentinel { watch: Box::new(watch), login },
+        (None, Some(urls), _) => RedisServer::Cluster { urls, login },
+        (None, None, Some(url)) => RedisServer::At { url, login },
+        (None, None, None) => RedisServer::Embedded,
+    };
+    (server, table.value_or_default("wait"))
 }
 
 /// The urls of some nodes of a cluster.
@@ -63,23 +56,13 @@ fn read_nodes(item: &Item) -> Vec<Secret> {
     urls
 }
 
-fn read_sentinel(item: &Item) -> Option<SentinelWatch> {
-    let table = item.table(&keys::SENTINEL)?;
-    let required = |key| {
-        let found = table.get(key);
-        if found.is_none() {
-            item.at(key).problem(
-                "is required: sentinel = { master = \"main\", urls = [\"redis://10.0.0.1:26379\"] }",
-            );
-        }
-        found
-    };
-    let (master, urls) = (required("master"), required("urls"));
+fn read_sentinel(table: &Table) -> Option<SentinelWatch> {
+    let way_out = "sentinel = { master = \"main\", urls = [\"redis://10.0.0.1:26379\"] }";
+    let (master, urls) = (table.required("master", way_out), table.required("urls", way_out));
     let username = table.get("username").and_then(|item| redis_login::username(&item));
     let password = table.get("password").and_then(|item| redis_login::password(&item));
-    if username.is_some() && password.is_none() {
-        item.at("username")
-            .problem("needs password beside it: without one the user is not sent to the Sentinels");
+    if let (Some(item), None) = (table.get("username"), table.get("password")) {
+        item.problem("needs password beside it: without one the user is not sent to the Sentinels");
     }
     let master = master?.checked(|name| {
         let is_name = !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c.is_control());
@@ -122,9 +105,9 @@ fn read_list(item: &Item, what: &str, check: impl Fn(&str) -> Result<(), &'stati
 }
 
 fn read_url(item: &Item) -> Option<Secret> {
-    let url = perhaps_secret(item)?;
-    if !url.is_kept_apart() && redis_login::has_user(url.expose()) {
-        item.is_secret();
+    let url = maybe_secret(item, Readers::All)?;
+    if !url.is_external() && redis_login::has_user(url.expose()) {
+        item.note_secret();
     }
     check_url(url.expose()).map_err(|why| item.problem(why)).ok().map(|()| url)
 }

@@ -1,85 +1,44 @@
 //! `[queues.NAME.schedule]`: tasks that the host enqueues at given times.
 //!
-//! In: the table. Out: a [`Schedule`].
+//! In: the table of a queue. Out: a [`Schedule`].
 //!
 //! Not here: what cron expressions and time zones mean (`times`).
 
-use toml::de::DeValue;
-
-use super::keys;
-use super::model::Schedule;
 use super::reader::{Item, Table};
+use super::rules::Schedule;
 use super::times::{ScheduleTimes, parse_cron, parse_zone};
 use crate::field::reserved;
 
-const MAX_EXPRESSIONS: usize = 100;
-const MAX_FIELDS: usize = 100;
-
-/// Returns none, and adds a problem, if anything in the table is wrong.
-pub(super) fn read(item: &Item) -> Option<Schedule> {
-    if !item.value().is_table() {
-        return item.refuse("must be a table: write [queues.NAME.schedule], and in it cron = \"0 3 * * *\"");
-    }
-    let table = item.table(&keys::SCHEDULE)?;
-    let usual = || parse_zone(keys::SCHEDULE.text("timezone")).ok();
-    let zone = table.get("timezone").map_or_else(usual, |item| parsed(&item, parse_zone));
-    let missed = table.word("missed").unwrap_or_else(|| keys::SCHEDULE.word("missed"));
-    let fields = table.get("fields").map_or(Some(Vec::new()), |item| read_fields(&item));
-    let crons = read_crons(item, &table);
-    Some(Schedule { times: ScheduleTimes::new(crons?, zone?), missed, fields: fields? })
+pub(super) fn read(queue: &Table) -> Option<Schedule> {
+    queue.own("schedule")?;
+    let table =
+        queue.table_as("schedule", "a table: write [queues.NAME.schedule], and in it cron = \"0 3 * * *\"");
+    table.required("cron", "write cron = \"0 3 * * *\" for every day at 03:00");
+    let crons = table.one_or_list("cron", "a cron expression like \"0 3 * * *\", or a list of them");
+    let crons = crons.iter().filter_map(|item| item.parsed(parse_cron)).collect();
+    let zone = table.text_or_default("timezone", parse_zone);
+    let fields = table.named("fields");
+    Some(Schedule {
+        times: ScheduleTimes::new(crons, zone),
+        missed: table.word_or_default("missed"),
+        fields: fields.into_iter().filter_map(|(name, item)| read_field(name, &item)).collect(),
+    })
 }
 
-fn read_crons(item: &Item, table: &Table) -> Option<Vec<(String, croner::Cron)>> {
-    let Some(cron) = table.get("cron") else {
-        return item.refuse("has no cron expression: write cron = \"0 3 * * *\" for every day at 03:00");
-    };
-    match cron.value() {
-        DeValue::String(_) => parsed(&cron, parse_cron).map(|cron| vec![cron]),
-        DeValue::Array(_) => {
-            let items = cron.list()?;
-            if items.is_empty() || items.len() > MAX_EXPRESSIONS {
-                let count = items.len();
-                return cron.refuse(format!(
-                    "has {count} entries: write 1 to {MAX_EXPRESSIONS}, \
-                     like [\"0 3 * * *\", \"0 12 * * MON\"]"
-                ));
-            }
-            let read: Vec<_> = items.iter().map(|item| parsed(item, parse_cron)).collect();
-            read.into_iter().collect()
-        }
-        _ => cron.wrong_type("a cron expression like \"0 3 * * *\", or a list of them"),
+fn read_field(name: &str, item: &Item) -> Option<(String, String)> {
+    if let Some(prefix) = reserved(name) {
+        return item
+            .refuse(format!("names that start with `{prefix}` are reserved for tqhost: write another name"));
     }
-}
-
-fn read_fields(item: &Item) -> Option<Vec<(String, String)>> {
-    let named = item.named();
-    if named.len() > MAX_FIELDS {
-        return item.refuse(format!("has {} fields: write at most {MAX_FIELDS}", named.len()));
+    if name == Schedule::TIME_FIELD {
+        return item.refuse("is written by tqhost: it holds the time of the schedule. Write another name");
     }
-    let field = |(name, item): (&str, Item)| {
-        if let Some(prefix) = reserved(name) {
-            return item.refuse(format!(
-                "names that start with `{prefix}` are reserved for tqhost: write another name"
-            ));
-        }
-        if name == Schedule::TIME_FIELD {
-            return item
-                .refuse("is written by tqhost: it holds the time of the schedule. Write another name");
-        }
-        Some((name.to_owned(), item.string()?.to_owned()))
-    };
-    let read: Vec<_> = named.into_iter().map(field).collect();
-    read.into_iter().collect()
-}
-
-/// Reads a string with `parse`. An error becomes a problem of the item.
-fn parsed<T>(item: &Item, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
-    item.checked(|text| parse(text).map(drop)).and_then(|text| parse(&text).ok())
+    Some((name.to_owned(), item.string()?.to_owned()))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::Missed;
+    use super::super::rules::Missed;
     use super::super::testing::{all_wrong, parse, problem};
     use super::*;
 
@@ -107,7 +66,7 @@ mod tests {
     #[test]
     fn bad_schedules() {
         let table = [
-            ("", "queues.a.schedule: has no cron expression: write cron = \"0 3 * * *\""),
+            ("", "queues.a.schedule.cron: is required: write cron = \"0 3 * * *\""),
             ("cron = 5", "queues.a.schedule.cron: is an integer, but must be a cron expression"),
             ("cron = []", "has 0 entries: write 1 to 100"),
             ("cron = \"\"", "\"\" has 0 fields: write minute, hour"),
@@ -134,7 +93,7 @@ mod tests {
             ),
             (
                 "cron = \"@daily\"\nmissed = \"all\"",
-                "\"all\" is not what missed can be: write \"once\" or \"skip\"",
+                ".missed: is none of its words: write \"once\" or \"skip\"",
             ),
             ("cron = \"@daily\"\nfields = 5", "queues.a.schedule.fields: is an integer, but must be a table"),
             (
@@ -150,8 +109,9 @@ mod tests {
         ];
         all_wrong("[queues.a]\n[queues.a.schedule]\n{}", "1 problem\n", &table);
         assert!(
-            problem("[queues.a]\nschedule = \"0 3 * * *\"")
-                .contains("queues.a.schedule: must be a table: write [queues.NAME.schedule]")
+            problem("[queues.a]\nschedule = \"0 3 * * *\"").contains(
+                "queues.a.schedule: is a string, but must be a table: write [queues.NAME.schedule]"
+            )
         );
     }
 }

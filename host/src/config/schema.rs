@@ -5,10 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::keys::{Key, Keys, TOP, Values};
-
-/// The default of a key that has to be set.
-const REQUIRED: &str = "required";
+use super::keys::{Key, Keys, REQUIRED, TOP, Values};
 
 /// The schema of the whole file.
 pub(crate) fn schema() -> Value {
@@ -35,16 +32,13 @@ fn value(key: &Key) -> Value {
         Values::Boolean() => json!({ "type": "boolean" }),
         Values::Words(words) => json!({ "enum": words }),
         Values::Table(keys, _) => table(keys),
-        Values::Named(keys, _) => json!({ "type": "object", "additionalProperties": table(keys) }),
+        Values::Named(keys, ..) => json!({ "type": "object", "additionalProperties": table(keys) }),
         Values::Text(_) => json!({ "type": "string" }),
-        Values::Other(_) => json!({}),
+        Values::Many(..) | Values::Other(_) => json!({}),
     };
     let bounds = match key.values {
         Values::Duration(least, most) | Values::Size(least, most) => format!(" ({least} to {most})"),
-        Values::Table(_, words) | Values::Named(_, words) | Values::Text(words) | Values::Other(words) => {
-            format!(" ({words})")
-        }
-        _ => String::new(),
+        _ => key.values.words().map(|words| format!(" ({words})")).unwrap_or_default(),
     };
     let default = match key.default {
         "" | REQUIRED => String::new(),

@@ -6,29 +6,30 @@ use std::fmt;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
     text: String,
-    apart: bool,
+    /// Whether it comes from the environment or a file of its own, and not from the configuration file.
+    is_external: bool,
 }
 
 impl Secret {
-    /// Text that stands in the configuration itself. Most such values are no secrets.
+    /// Text of the configuration file itself. Most such values are no secrets.
     pub fn new(text: impl Into<String>) -> Self {
-        Secret { text: text.into(), apart: false }
+        Secret { text: text.into(), is_external: false }
     }
 
     /// Text from the environment or a file of its own, which is certainly a secret.
-    pub fn kept_apart(text: impl Into<String>) -> Self {
-        Secret { text: text.into(), apart: true }
+    pub fn external(text: impl Into<String>) -> Self {
+        Secret { text: text.into(), is_external: true }
     }
 
-    /// A secret outside of the file that was not read, because nothing here needs it.
+    /// An external secret that was not read, because this command does not need it.
     pub fn unread() -> Self {
-        Secret { text: String::new(), apart: true }
+        Secret { text: String::new(), is_external: true }
     }
 
-    /// Whether the text is known; where it is not, nothing may be decided by it.
+    /// Whether the text was read. Nothing may be decided by the text of an unread secret.
     pub fn is_read(&self) -> bool {
-        // A secret in the environment or a file is never empty.
-        !(self.apart && self.text.is_empty())
+        // An external secret that was read is never empty.
+        !(self.is_external && self.text.is_empty())
     }
 
     /// The text itself. Call it where the value is used, never where it is shown.
@@ -37,8 +38,8 @@ impl Secret {
     }
 
     /// Whether it is certainly a secret.
-    pub fn is_kept_apart(&self) -> bool {
-        self.apart
+    pub fn is_external(&self) -> bool {
+        self.is_external
     }
 }
 

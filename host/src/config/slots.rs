@@ -7,8 +7,9 @@
 
 use std::collections::BTreeMap;
 
-use super::model::{Config, Plugin, QueueRules, TargetQueue};
+use super::model::{Config, Plugin};
 use super::names::hash_tag;
+use super::rules::{QueueRules, TargetQueue};
 
 /// A key of the configuration that a cluster refuses.
 pub(super) struct Split {

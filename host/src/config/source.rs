@@ -16,49 +16,27 @@ use super::units::show_text;
 
 const MAX_BYTES: u64 = 64 << 10;
 
-/// Which commands read the environment variable or the file of a secret. The form of the value is checked in
-/// any case.
+/// The commands that read a secret from its environment variable or its file. All check its form.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Readers {
+pub(super) enum Readers {
     All,
-    /// Only commands that run handlers; the others do not need it.
+    /// Only a running host, and commands that run handlers. For the others it stays unread.
     Hosts,
-    /// All commands, but only those that run handlers need it. For the others it may be missing.
-    WhoHasIt,
+    /// All commands. For those that run no handlers it stays unread if its source is missing.
+    AnyIfThere,
 }
 
-/// Reads a value that is a secret.
-pub(super) fn secret(item: &Item) -> Option<Secret> {
-    marked(item, read(item, Readers::All))
-}
-
-/// Reads a value that is a secret. Where its source is missing, it stays unread for commands that run no
-/// handlers.
-pub(super) fn secret_if_there(item: &Item) -> Option<Secret> {
-    marked(item, read(item, Readers::WhoHasIt))
-}
-
-/// Notes that the configuration file itself holds this secret, if it does.
-fn marked(item: &Item, read: Option<Secret>) -> Option<Secret> {
-    let is_in_the_file = |secret: &Secret| !secret.is_kept_apart();
-    if read.as_ref().is_some_and(is_in_the_file) {
-        item.is_secret();
+/// Reads a secret. A configuration file that holds one itself counts among the files of secrets.
+pub(super) fn secret(item: &Item, readers: Readers) -> Option<Secret> {
+    let secret = maybe_secret(item, readers)?;
+    if !secret.is_external() {
+        item.note_secret();
     }
-    read
+    Some(secret)
 }
 
-/// Reads a value that may hold a secret, as a url does with a password in it.
-pub(super) fn perhaps_secret(item: &Item) -> Option<Secret> {
-    read(item, Readers::All)
-}
-
-/// Reads a value that may be a secret, and that only a running host needs: for its handlers, or for who asks
-/// it. For other commands, what is not in the file itself stays unread.
-pub(super) fn secret_of_run(item: &Item) -> Option<Secret> {
-    read(item, Readers::Hosts)
-}
-
-fn read(item: &Item, readers: Readers) -> Option<Secret> {
+/// Reads a value that may be a secret, or hold one, as a url does with a password in it.
+pub(super) fn maybe_secret(item: &Item, readers: Readers) -> Option<Secret> {
     match item.value() {
         DeValue::String(text) => Some(Secret::new(text.as_ref())),
         DeValue::Table(_) => from_table(item, readers),
@@ -67,8 +45,8 @@ fn read(item: &Item, readers: Readers) -> Option<Secret> {
 }
 
 fn from_table(item: &Item, readers: Readers) -> Option<Secret> {
-    let table = item.table(&keys::SECRET)?;
-    let is_host = item.context().secrets == Secrets::OfAll;
+    let table = item.table(&keys::SECRET);
+    let is_host = item.context().secrets == Secrets::All;
     let is_read = is_host || readers != Readers::Hosts;
     let found = match (table.get("env"), table.get("file")) {
         (Some(env), None) => {
@@ -77,7 +55,7 @@ fn from_table(item: &Item, readers: Readers) -> Option<Secret> {
         }
         (None, Some(file)) => {
             let path = file.path()?;
-            file.names_secret(&path);
+            file.note_secret_file(&path);
             is_read.then(|| from_file(&path))
         }
         (Some(_), Some(_)) => {
@@ -88,7 +66,7 @@ fn from_table(item: &Item, readers: Readers) -> Option<Secret> {
         }
     };
     match found {
-        Some(Ok(text)) => Some(Secret::kept_apart(text)),
+        Some(Ok(text)) => Some(Secret::external(text)),
         Some(Err(why)) if is_host || readers == Readers::All => item.refuse(why),
         Some(Err(_)) | None => Some(Secret::unread()),
     }
@@ -155,12 +133,9 @@ mod tests {
             exposed,
             [("env", "from-env"), ("file", "from-file"), ("none", ""), ("plain", "from-text")]
         );
-        let apart: Vec<_> = values
-            .iter()
-            .filter(|(_, secret)| secret.is_kept_apart())
-            .map(|(name, _)| name.as_str())
-            .collect();
-        assert_eq!(apart, ["env", "file"]);
+        let external: Vec<_> =
+            values.iter().filter(|(_, secret)| secret.is_external()).map(|(name, _)| name.as_str()).collect();
+        assert_eq!(external, ["env", "file"]);
     }
 
     #[test]

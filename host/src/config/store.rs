@@ -2,12 +2,11 @@
 //!
 //! Not here: reading and checking them (`blobs`).
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 
-use super::keys;
 use super::secret::Secret;
 
 /// Where handlers keep their files, and the limits of one call.
@@ -61,16 +60,4 @@ pub struct S3Key {
     pub id: Secret,
     pub secret: Secret,
     pub session_token: Option<Secret>,
-}
-
-impl BlobSettings {
-    /// The settings of a configuration without `[blobs]`.
-    pub fn in_folder(data_dir: &Path) -> BlobSettings {
-        BlobSettings {
-            store: BlobStore::Files(data_dir.join("blobs")),
-            max_blob: keys::BLOBS.default("max_blob"),
-            timeout: keys::BLOBS.default("timeout"),
-            ca: Vec::new(),
-        }
-    }
 }

@@ -5,84 +5,74 @@
 
 use std::collections::BTreeMap;
 
-use super::model::QueueRules;
 use super::reader::Item;
+use super::rules::QueueRules;
+
+/// The parts of keys that the host adds to the name of a stream with a hash tag.
+const PARTS: [&str; 4] = [":task", ":key", ":alias", ":attempts"];
 
 /// Two queues with one stream would take each other's tasks; dead letters in a stream would be run again.
 pub(super) fn check_streams(queues: &[(QueueRules, Item)]) {
     let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
     for (queue, item) in queues {
         if let Some(owner) = owners.insert(&queue.stream, &queue.name) {
-            let why = format!(
+            item.at("stream").problem(format!(
                 "{:?} is the stream of the queue {owner:?} too: give every queue its own",
                 queue.stream
-            );
-            item.at("stream").problem(why);
-        }
-    }
-    for (queue, item) in queues {
-        let Some(dead_letter) = &queue.dead_letter else { continue };
-        if let Some(owner) = owners.get(dead_letter.as_str()) {
-            let why = format!(
-                "{dead_letter:?} is the stream of the queue {owner:?}: \
-                 dead letters need a stream that is no queue's"
-            );
-            item.at("dead_letter").problem(why);
-        }
-    }
-    for (queue, item) in queues {
-        // Keys of a stream with a hash tag begin with its whole name, so a scan would mix the keys of both.
-        let inside = |other: &&&str| {
-            let rest = queue.stream.strip_prefix(**other).filter(|_| other.contains('{'));
-            rest.is_some_and(|rest| {
-                [":task", ":key", ":alias", ":attempts"]
-                    .iter()
-                    .any(|part| rest == *part || rest.starts_with(&format!("{part}:")))
-            })
-        };
-        if let Some(other) = owners.keys().find(inside) {
-            let why = format!(
-                "{:?} looks like a key that belongs to the stream {other:?}: choose another name",
-                queue.stream
-            );
-            item.at("stream").problem(why);
+            ));
         }
     }
     let mut dead: BTreeMap<&str, &str> = BTreeMap::new();
     for (queue, item) in queues {
+        if let Some(other) = owners.keys().find(|other| is_key_of(&queue.stream, other)) {
+            item.at("stream").problem(format!(
+                "{:?} looks like a key that belongs to the stream {other:?}: choose another name",
+                queue.stream
+            ));
+        }
         let Some(dead_letter) = &queue.dead_letter else { continue };
+        if let Some(owner) = owners.get(dead_letter.as_str()) {
+            item.at("dead_letter").problem(format!(
+                "{dead_letter:?} is the stream of the queue {owner:?}: \
+                 dead letters need a stream that is no queue's"
+            ));
+        }
         if let Some(owner) = dead.insert(dead_letter, &queue.name) {
-            let why = format!(
+            item.at("dead_letter").problem(format!(
                 "{dead_letter:?} holds the dead letters of the queue {owner:?} too: \
                  requeueing would mix them up"
-            );
-            item.at("dead_letter").problem(why);
+            ));
         }
+    }
+    for (key, queue) in dead {
+        owners.insert(key, queue);
     }
     check_lists(queues, owners);
 }
 
-/// A list must not be a stream, and feeds one queue.
+/// Whether a key may belong to a stream. The keys of a stream with a hash tag begin with its whole name, so a
+/// scan would mix the keys of both.
+fn is_key_of(key: &str, stream: &str) -> bool {
+    let Some(rest) = key.strip_prefix(stream).filter(|_| stream.contains('{')) else { return false };
+    PARTS.iter().any(|part| rest == *part || rest.starts_with(&format!("{part}:")))
+}
+
+/// A list must not be a stream, and feeds one queue. `owners` are the queues of streams and dead letters.
 fn check_lists<'q>(queues: &'q [(QueueRules, Item)], mut owners: BTreeMap<&'q str, &'q str>) {
-    for (queue, _) in queues {
-        owners.extend(queue.dead_letter.as_deref().map(|key| (key, queue.name.as_str())));
-    }
     for (queue, item) in queues {
         let Some(list) = &queue.list else { continue };
-        let beside = list.keys().into_iter().skip(1).chain(list.sidekiq().into_iter().flat_map(|it| it.sets));
-        for key in beside {
+        for key in list.all_keys().skip(1) {
             if let Some(owner) = owners.get(key.as_str()) {
-                let why =
-                    format!("{key:?} belongs to this list, and is a key of the queue {owner:?} already");
-                item.at("list").problem(why);
+                item.at("list").problem(format!(
+                    "{key:?} belongs to this list, and is a key of the queue {owner:?} already"
+                ));
             }
         }
-        let list = &list.key;
-        if let Some(owner) = owners.insert(list, &queue.name) {
-            let why = format!(
-                "{list:?} is a key of the queue {owner:?} already: give every queue a list of its own"
-            );
-            item.at("list").problem(why);
+        let key = &list.key;
+        if let Some(owner) = owners.insert(key, &queue.name) {
+            item.at("list").problem(format!(
+                "{key:?} is a key of the queue {owner:?} already: give every queue a list of its own"
+            ));
         }
     }
 }

@@ -6,48 +6,43 @@
 use std::collections::BTreeMap;
 
 use super::keys;
-use super::model::{OnEnd, QueueRules, TargetQueue};
 use super::names::check_name;
-use super::reader::Item;
+use super::reader::{Item, Table};
+use super::rules::{OnEnd, QueueRules, TargetQueue};
 use super::units::show_text;
 use crate::field::reserved;
 
 /// The names of the queues to which a queue sends tasks.
-#[derive(Clone, Default)]
 pub(super) struct Sends {
-    pub enqueue_to: Vec<String>,
-    pub on_end: ToldNames,
+    enqueue_to: Vec<String>,
+    on_end: ToldNames,
 }
 
 /// The names of the queues that are told of ends, and of the fields that they are told.
-#[derive(Clone, Default)]
-pub(super) struct ToldNames {
+#[derive(Default)]
+struct ToldNames {
     /// By outcome: completed, dead, cancelled.
     queues: [Option<String>; 3],
     /// None: all.
     fields: Option<Vec<String>>,
-    /// They stand in `[defaults]`.
-    is_default: bool,
 }
 
-impl ToldNames {
-    /// These names as those of a queue that sets none.
-    pub(super) fn as_default(&self) -> ToldNames {
-        ToldNames { is_default: true, ..self.clone() }
-    }
-
-    /// Whether this queue is told of its own ends by default. It could not be: that would never end.
-    fn would_tell_itself(&self, queue: &str) -> bool {
-        self.is_default && self.queues.iter().flatten().any(|name| name == queue)
+impl Sends {
+    /// `names` are those of all queues of the file.
+    pub(super) fn read(queue: &Table, names: &[&str]) -> Sends {
+        let enqueue_to = queue.get("enqueue_to").map(|item| read_names(&item, names)).unwrap_or_default();
+        Sends { enqueue_to, on_end: read_on_end(queue, names).unwrap_or_default() }
     }
 }
 
 /// Gives each queue the queues to which it sends tasks, by their names.
 pub(super) fn find(queues: &mut [(QueueRules, Item)], sends: Vec<Sends>) {
     let known: Vec<TargetQueue> = queues.iter().map(|(queue, _)| target(queue)).collect();
-    for ((queue, _), Sends { enqueue_to, on_end }) in queues.iter_mut().zip(sends) {
+    for ((queue, item), Sends { enqueue_to, on_end }) in queues.iter_mut().zip(sends) {
         queue.enqueue_to = find_targets(&enqueue_to, &known);
-        let on_end = if on_end.would_tell_itself(&queue.name) { ToldNames::default() } else { on_end };
+        let tells_itself = on_end.queues.iter().flatten().any(|name| *name == queue.name);
+        // A default does not hold for the queues that it names: they would be told of ends for ever.
+        let on_end = if tells_itself && !item.has("on_end") { ToldNames::default() } else { on_end };
         let [completed, dead, cancelled] = on_end.queues.map(|name| find_target(&name?, &known));
         queue.on_end = OnEnd { completed, dead, cancelled, fields: on_end.fields };
     }
@@ -150,20 +145,21 @@ fn find_target(name: &str, known: &[TargetQueue]) -> Option<TargetQueue> {
 }
 
 /// One queue for all outcomes, or a table. `names` are those of all queues of the file.
-pub(super) fn read_on_end(item: &Item, names: &[&str]) -> ToldNames {
+fn read_on_end(queue: &Table, names: &[&str]) -> Option<ToldNames> {
+    let item = queue.get("on_end")?;
     let read_name = |item: &Item| item.checked(check_name).filter(|name| is_queue(item, name, names));
-    let for_all = |name: Option<String>| [name.clone(), name.clone(), name];
     if item.value().is_str() {
-        return ToldNames { queues: for_all(read_name(item)), ..ToldNames::default() };
+        let name = read_name(&item);
+        return Some(ToldNames { queues: [name.clone(), name.clone(), name], fields: None });
     }
-    let Some(table) = item.table(&keys::ON_END) else { return ToldNames::default() };
-    let name = |key| table.get(key).map(|item| read_name(&item));
-    let others = name("queue").flatten();
-    let queues = ["completed", "dead", "cancelled"].map(|key| name(key).unwrap_or_else(|| others.clone()));
-    if item.named().iter().all(|(key, _)| *key == "fields") {
+    let table = item.table(&keys::ON_END);
+    let others = table.get("queue").and_then(|item| read_name(&item));
+    let queues = ["completed", "dead", "cancelled"]
+        .map(|outcome| table.get(outcome).map_or(others.clone(), |item| read_name(&item)));
+    if table.is_there() && item.named().iter().all(|(key, _)| *key == "fields") {
         item.problem("names no queue: write `queue`, or one of `completed`, `dead` and `cancelled`");
     }
-    ToldNames { queues, fields: table.get("fields").map(|item| read_fields(&item)), is_default: false }
+    Some(ToldNames { queues, fields: table.get("fields").map(|item| read_fields(&item)) })
 }
 
 /// Names of fields, which the host does not write itself.
@@ -176,7 +172,7 @@ fn read_fields(item: &Item) -> Vec<String> {
 }
 
 /// A list of names of queues. `names` are those of all queues of the file.
-pub(super) fn read_names(item: &Item, names: &[&str]) -> Vec<String> {
+fn read_names(item: &Item, names: &[&str]) -> Vec<String> {
     let entries = item.list().unwrap_or_default();
     let read_name = |entry: &Item| {
         let name = entry.checked(check_name)?;

@@ -18,7 +18,7 @@ pub(super) fn parse_in(text: &str, folder: &Path) -> Result<Config, ConfigErrors
 
 /// Checks `text` as a command does that runs no handlers.
 pub(super) fn parse_as_command(text: &str) -> Result<Config, ConfigErrors> {
-    Config::parse_with(text, Path::new("/etc/tqhost/tqhost.toml"), &env, Secrets::OfCommands)
+    Config::parse_with(text, Path::new("/etc/tqhost/tqhost.toml"), &env, Secrets::ForCommands)
 }
 
 /// Returns the whole message for a text that must not be valid.

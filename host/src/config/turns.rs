@@ -1,49 +1,51 @@
 //! `max_running`, `order` and `serial`: which tasks of a queue may run beside each other, in all hosts
 //! together.
 //!
-//! In: the table of a queue, and `max_running` with its default. Out: the [`RunLimits`].
+//! In: the table of a queue. Out: the [`RunLimits`]. Only `max_running` may be in `[defaults]`.
 
-use super::keys;
-use super::model::{RunLimits, Tracks};
 use super::names::check_key;
 use super::reader::{Item, Table};
+use super::rules::{RunLimits, Tracks};
 
-/// Reports its problems, and keeps the values that are right.
-pub(super) fn read(queue: &Table, max_running: Option<u32>) -> RunLimits {
-    let serial = queue.get("serial").and_then(|item| read_serial(&item));
-    let strict = queue.get("order").filter(is_strict);
-    if let Some(order) = &strict {
-        if max_running != Some(1) {
-            order.problem("\"strict\" needs max_running = 1 in the same queue: one task after the other");
+pub(super) fn read(queue: &Table) -> RunLimits {
+    let max_running = queue.value("max_running");
+    let serial = queue.own("serial");
+    let tracks = match queue.own("order").filter(is_strict) {
+        Some(order) => {
+            check_strict(queue, &order, max_running);
+            Some(Tracks { field: None, limit: 1 })
         }
-        if queue.get("serial").is_some() {
-            order.problem(
-                "\"strict\" puts all tasks in one order, and serial those of one key: keep one of the two",
-            );
-        }
-        if let Some(batch) = queue.get("batch") {
-            batch.problem("a queue with order = \"strict\" runs one task at a time: take batch out");
-        }
-    }
-    let tracks = if strict.is_some() { Some(Tracks { field: None, limit: 1 }) } else { serial };
+        None => serial.and_then(|_| read_serial(&queue.table("serial"))),
+    };
     RunLimits { max_running, tracks }
 }
 
-fn is_strict(item: &Item) -> bool {
-    let known = |text: &str| match text {
+/// Reports the keys of a queue that do not go with `order = "strict"`.
+fn check_strict(queue: &Table, order: &Item, max_running: Option<u32>) {
+    if max_running != Some(1) {
+        order.problem("\"strict\" needs max_running = 1 in the same queue: one task after the other");
+    }
+    if queue.own("serial").is_some() {
+        order.problem(
+            "\"strict\" puts all tasks in one order, and serial those of one key: keep one of the two",
+        );
+    }
+    if let Some(batch) = queue.own("batch") {
+        batch.problem("a queue with order = \"strict\" runs one task at a time: take batch out");
+    }
+}
+
+fn is_strict(order: &Item) -> bool {
+    let check = |text: &str| match text {
         "strict" => Ok(()),
         _ => Err("is not an order: write \"strict\", or take order out".to_owned()),
     };
-    item.checked(known).is_some()
+    order.checked(check).is_some()
 }
 
-fn read_serial(item: &Item) -> Option<Tracks> {
-    let table = item.table(&keys::SERIAL)?;
-    let limit = table.value_or_default("limit");
-    let Some(field) = table.get("field") else {
-        return item.refuse("has no field: write serial = { field = \"sessionId\" }");
-    };
-    Some(Tracks { field: Some(field.checked(check_key)?), limit })
+fn read_serial(table: &Table) -> Option<Tracks> {
+    let field = table.required("field", "write serial = { field = \"sessionId\" }")?.checked(check_key)?;
+    Some(Tracks { field: Some(field), limit: table.value_or_default("limit") })
 }
 
 #[cfg(test)]
@@ -73,7 +75,6 @@ mod tests {
     #[test]
     fn bad_turns() {
         let table = [
-            ("max_running = 0", "queues.a.max_running: 0 is out of bounds: write 1 to 100000"),
             (
                 "order = \"fifo\"\nmax_running = 1",
                 "queues.a.order: \"fifo\" is not an order: write \"strict\"",
@@ -87,9 +88,8 @@ mod tests {
                 "order = \"strict\"\nmax_running = 1\nbatch = { max_tasks = 5 }",
                 "queues.a.batch: a queue with order = \"strict\" runs one task at a time: take batch out",
             ),
-            ("serial = { limit = 1 }", "queues.a.serial: has no field: write serial = { field"),
+            ("serial = { limit = 1 }", "queues.a.serial.field: is required: write serial = { field"),
             ("serial = { field = \"\" }", "queues.a.serial.field: \"\" is empty: write a name"),
-            ("serial = { field = \"s\", limit = 0 }", "queues.a.serial.limit: 0 is out of bounds"),
         ];
         all_wrong("[queues.a]\n{}\n", "", &table);
         let told = problem("[defaults]\norder = \"strict\"\n[queues.a]\n");

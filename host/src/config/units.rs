@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::model::Rate;
+use super::rules::Rate;
 use crate::clock::ms;
 
 /// The most tasks per unit of time.

@@ -6,21 +6,16 @@
 use super::keys;
 use super::names::check_key;
 use super::place::{FieldPlace, Pointer, ValueAt};
-use super::reader::Item;
+use super::reader::{Item, Table};
 use crate::field::HOST_FIELDS;
 
-/// The most columns that a queue adds to its lists.
-const MAX_SHOWN: usize = 6;
-
-/// Reads `id`.
-pub(super) fn read(item: &Item) -> Option<ValueAt> {
-    let table = item.table(&keys::ID)?;
-    let pointer = table.get("json").map(|json| read_pointer(&json));
-    let Some(field) = table.get("field") else {
-        return item.refuse("names no field: write id = { field = \"resumeId\" }");
-    };
-    let field = read_field(&field)?;
-    Some(ValueAt { field, pointer: pointer.map_or(Some(None), |pointer| pointer.map(Some))? })
+/// Reads `id` of a queue.
+pub(super) fn read_id(queue: &Table) -> Option<ValueAt> {
+    // The parts of one place belong together, so a queue inherits all of them or none.
+    let table = queue.get("id")?.table(&keys::ID);
+    let pointer = table.get("json").and_then(|json| read_pointer(&json));
+    let field = read_field(&table.required("field", "write id = { field = \"resumeId\" }")?)?;
+    Some(ValueAt { field, pointer })
 }
 
 /// The name of a field that producers write.
@@ -37,22 +32,16 @@ pub(super) fn read_field(item: &Item) -> Option<String> {
 }
 
 pub(super) fn read_pointer(item: &Item) -> Option<Pointer> {
-    let text = item.checked(|text| Pointer::parse(text).map(drop))?;
-    Pointer::parse(&text).ok()
+    item.parsed(Pointer::parse)
 }
 
-/// The fields that lists show.
-pub(super) fn read_shown(item: &Item) -> Vec<FieldPlace> {
-    let items = item.list().unwrap_or_default();
-    if items.len() > MAX_SHOWN {
-        item.problem(format!("has {} names: write {MAX_SHOWN} at most", items.len()));
-    }
-    let place = |item: &Item| {
-        let parsed = |name: &str| FieldPlace::parse(name).map_err(|why| format!("cannot be shown: {why}"));
-        let name = item.checked(|name| check_key(name).and_then(|()| parsed(name).map(drop)))?;
-        FieldPlace::parse(&name).ok()
+/// Reads `show` of a queue: the fields that lists of tasks show.
+pub(super) fn read_shown(queue: &Table) -> Vec<FieldPlace> {
+    let parse = |name: &str| {
+        check_key(name)?;
+        FieldPlace::parse(name).map_err(|why| format!("cannot be shown: {why}"))
     };
-    items.iter().filter_map(place).collect()
+    queue.list("show").iter().filter_map(|item| item.parsed(parse)).collect()
 }
 
 #[cfg(test)]
@@ -90,7 +79,7 @@ mod tests {
                 ("[\"tq-id\"]", "queues.a.show[0]: \"tq-id\" cannot be shown: tq-id is a field"),
                 (
                     "[\"a\",\"b\",\"c\",\"d\",\"e\",\"f\",\"g\"]",
-                    "queues.a.show: has 7 names: write 6 at most",
+                    "queues.a.show: has 7 entries: write up to 6",
                 ),
             ],
         );
@@ -100,8 +89,8 @@ mod tests {
     fn bad_ids() {
         let table = [
             ("\"resumeId\"", "queues.a.id: is a string, but must be a table"),
-            ("{}", "queues.a.id: names no field: write id = { field"),
-            ("{ json = \"/a\" }", "queues.a.id: names no field"),
+            ("{}", "queues.a.id.field: is required: write id = { field"),
+            ("{ json = \"/a\" }", "queues.a.id.field: is required"),
             ("{ field = \"\" }", "queues.a.id.field: \"\" is empty: write a name"),
             ("{ field = \"tq-id\" }", "queues.a.id.field: \"tq-id\" is a field of tqhost"),
             (

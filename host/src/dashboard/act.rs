@@ -20,7 +20,7 @@ use super::values::{Values, dead_path, link, queue_path};
 use crate::admin::audit::AuditNote;
 use crate::admin::problem::ApiProblem;
 use crate::api::guard::role_of;
-use crate::config::model::Rate;
+use crate::config::rules::Rate;
 use crate::config::units::{parse_rate, show_rate};
 use crate::operations::jobs::{self, Deed, JobCount, JobOrder};
 

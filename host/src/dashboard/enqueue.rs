@@ -109,7 +109,7 @@ impl Copied {
         let mut copied = Copied { lines: String::new(), left_out: Vec::new() };
         for field in fields.iter().filter(|field| field.name != TRACEPARENT) {
             let mut shown = field.value.clone();
-            mask.field(&field.name, &mut shown);
+            mask.hide_field(&field.name, &mut shown);
             let line = if shown == field.value { line(field) } else { None };
             match line {
                 Some(line) => copied.lines += &(line + "\n"),

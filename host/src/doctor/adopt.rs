@@ -11,7 +11,8 @@ use std::time::Duration;
 use serde::Serialize;
 use strum::IntoStaticStr;
 
-use super::adopt_look::Remains;
+use super::adopt_look::{Remains, WrongKey};
+use super::dead_format;
 use super::walk::FIRST;
 use crate::config::units::show_duration;
 use crate::queue::hosts::is_host;
@@ -91,14 +92,14 @@ impl Beginning {
 #[derive(Debug, Default)]
 pub(crate) struct AdoptReport {
     pub items: Vec<AdoptItem>,
-    /// The steps were carried out.
+    /// Whether the steps were carried out.
     pub acted: bool,
-    /// The decisions are not enough: the operator has to say where the group begins.
+    /// Whether the operator still has to say where the group begins.
     pub lacks_beginning: bool,
 }
 
 impl AdoptReport {
-    /// Something stands in the way.
+    /// Whether a finding keeps all steps from being taken.
     pub(crate) fn is_blocked(&self) -> bool {
         self.items.iter().any(|item| item.blocks)
     }
@@ -113,12 +114,12 @@ pub(crate) struct AdoptItem {
     /// The step that `--yes` takes, or has taken.
     pub step: Option<String>,
     pub done: bool,
-    /// Nothing is done while it is so.
+    /// No step of any finding is taken while this one is there.
     pub blocks: bool,
 }
 
 impl AdoptItem {
-    pub(super) fn told(kind: AdoptKind, count: u64, what: impl Into<String>) -> AdoptItem {
+    pub(super) fn new(kind: AdoptKind, count: u64, what: impl Into<String>) -> AdoptItem {
         AdoptItem { kind, count, what: what.into(), step: None, done: false, blocks: false }
     }
 
@@ -130,7 +131,7 @@ impl AdoptItem {
         if is_needed { self.with_step(step) } else { self }
     }
 
-    pub(super) fn that_blocks(self) -> AdoptItem {
+    pub(super) fn blocking(self) -> AdoptItem {
         AdoptItem { blocks: true, ..self }
     }
 
@@ -178,7 +179,7 @@ pub(crate) enum AdoptKind {
     Keys,
 }
 
-/// Looks, and carries out what is to be done if `orders.act` and nothing stands in the way.
+/// Looks at the queue, and takes the steps if `orders.act` and no finding blocks them.
 pub(crate) async fn adopt(queue: &Queue, orders: &AdoptOrders) -> QueueResult<AdoptReport> {
     let found = queue.look_around(orders.from.map(Beginning::after)).await?;
     let mut report = plan(queue, &found, orders);
@@ -205,7 +206,7 @@ pub(crate) async fn adopt(queue: &Queue, orders: &AdoptOrders) -> QueueResult<Ad
     Ok(report)
 }
 
-/// Decides what is said and done. It is pure.
+/// Makes the findings, each with its step. It asks nothing of Redis and changes nothing there.
 fn plan(queue: &Queue, found: &Remains, orders: &AdoptOrders) -> AdoptReport {
     let lacks_group = found.stand.as_ref().is_some_and(|stand| stand.group.is_none() && stand.length > 0);
     let mut items = wrong_keys(found);
@@ -221,15 +222,15 @@ fn plan(queue: &Queue, found: &Remains, orders: &AdoptOrders) -> AdoptReport {
     items.extend(retry_counts(found));
     if found.paused {
         let what = format!("the queue is paused: `tqhost resume {}` lets hosts claim", queue.rules.name);
-        items.push(AdoptItem::told(AdoptKind::Paused, 1, what));
+        items.push(AdoptItem::new(AdoptKind::Paused, 1, what));
     }
     AdoptReport { items, acted: false, lacks_beginning: lacks_group && orders.from.is_none() }
 }
 
 fn wrong_keys(found: &Remains) -> Vec<AdoptItem> {
-    let item = |(key, is, expected): &(String, String, &str)| {
-        let what = format!("{key} holds a {is}, not a {expected}: rename it, or name another key");
-        AdoptItem::told(AdoptKind::WrongType, 1, what).that_blocks()
+    let item = |WrongKey { key, holds, expected }: &WrongKey| {
+        let what = format!("{key} holds a {holds}, not a {expected}: rename it, or name another key");
+        AdoptItem::new(AdoptKind::WrongType, 1, what).blocking()
     };
     found.wrong.iter().map(item).collect()
 }
@@ -243,12 +244,12 @@ fn own_group(queue: &Queue, found: &Remains, orders: &AdoptOrders) -> Option<Ado
             let what = format!(
                 "the group {name} exists, and was given all up to {ms}-{sequence}: --from is not used"
             );
-            Some(AdoptItem::told(AdoptKind::Group, 1, what))
+            Some(AdoptItem::new(AdoptKind::Group, 1, what))
         }
         (Some(_), None) => None,
         (None, from) => {
             let what = format!("the stream has no group {name}, and {} entries", stand.length);
-            let item = AdoptItem::told(AdoptKind::NoGroup, stand.length, what);
+            let item = AdoptItem::new(AdoptKind::NoGroup, stand.length, what);
             let ask = "say with --from where it begins: 0 runs every entry, $ none of them, an entry's id or \
                        a time what came since";
             Some(match from {
@@ -268,7 +269,7 @@ fn other_groups(found: &Remains) -> impl Iterator<Item = AdoptItem> {
             other.name
         );
         let step = "it is noted that this is meant; until then no host serves the queue";
-        AdoptItem::told(AdoptKind::OtherGroup, other.pending, what).with_step_if(!other.is_confirmed, step)
+        AdoptItem::new(AdoptKind::OtherGroup, other.pending, what).with_step_if(!other.is_confirmed, step)
     })
 }
 
@@ -279,11 +280,11 @@ fn tasks(queue: &Queue, found: &Remains) -> Vec<AdoptItem> {
     let listed = format!("items wait in the list {list}: they run");
     let gone = "of the pending entries, so many were trimmed or deleted: they are lost";
     AdoptItem::non_zero([
-        AdoptItem::told(AdoptKind::Waiting, found.waiting, unread),
-        AdoptItem::told(AdoptKind::ListItems, found.items, listed),
-        AdoptItem::told(AdoptKind::Running, found.running, "tasks run on hosts, or are left by some"),
+        AdoptItem::new(AdoptKind::Waiting, found.waiting, unread),
+        AdoptItem::new(AdoptKind::ListItems, found.items, listed),
+        AdoptItem::new(AdoptKind::Running, found.running, "tasks run on hosts, or are left by some"),
         pending(queue, found),
-        AdoptItem::told(AdoptKind::LostPending, found.foreign.gone, gone),
+        AdoptItem::new(AdoptKind::LostPending, found.foreign.gone, gone),
     ])
 }
 
@@ -291,18 +292,18 @@ fn tasks(queue: &Queue, found: &Remains) -> Vec<AdoptItem> {
 fn outside(queue: &Queue, found: &Remains, orders: &AdoptOrders) -> Vec<AdoptItem> {
     let list = queue.rules.list.as_ref().map_or("", |list| list.key.as_str());
     let what = "messages were taken by workers of Celery, and not acknowledged";
-    let item = AdoptItem::told(AdoptKind::Unacked, found.outside.unacked, what);
+    let item = AdoptItem::new(AdoptKind::Unacked, found.outside.unacked, what);
     let may_work = found.outside.taken_ms.is_some_and(|ms| u128::from(ms) < MAY_WORK.as_millis());
     let taken = match may_work && !orders.are_stopped {
         true => item
             .with_step("stop the workers, and let them end what they run; add --stopped if they are stopped")
-            .that_blocks(),
+            .blocking(),
         false => item.with_step(format!("they are put back into the list {list}, and run first")),
     };
     let later = found.outside.later.iter().map(|(set, count)| {
         let what =
             format!("jobs of all queues are in {set}: hosts run those of this queue when they are due");
-        AdoptItem::told(AdoptKind::Later, *count, what)
+        AdoptItem::new(AdoptKind::Later, *count, what)
     });
     AdoptItem::non_zero([taken].into_iter().chain(later))
 }
@@ -311,7 +312,7 @@ fn outside(queue: &Queue, found: &Remains, orders: &AdoptOrders) -> Vec<AdoptIte
 fn done_before(found: &Remains, orders: &AdoptOrders) -> Option<AdoptItem> {
     let stand = found.stand.as_ref()?;
     let is_noted = stand.noted.is_some();
-    let item = |what: &str| AdoptItem::told(AdoptKind::Acked, found.acked, what);
+    let item = |what: &str| AdoptItem::new(AdoptKind::Acked, found.acked, what);
     if found.acked > 0 {
         let item = item("entries were done before, and not deleted: they do not run");
         let stay = "it is noted where they end; they stay (--delete-acked deletes them)";
@@ -332,7 +333,7 @@ fn done_since(found: &Remains, orders: &AdoptOrders) -> Vec<AdoptItem> {
     let what = "entries were acknowledged by others since a host first came, and not deleted: `tqhost \
                 doctor --fix` runs them again";
     let what = if orders.is_done { what.to_owned() } else { format!("{what}; if they are done, add --done") };
-    let item = AdoptItem::told(AdoptKind::AckedSince, found.acked_since, what);
+    let item = AdoptItem::new(AdoptKind::AckedSince, found.acked_since, what);
     AdoptItem::non_zero([item.with_step_if(orders.is_done, "it is noted that they are done")])
 }
 
@@ -343,7 +344,7 @@ fn retry_counts(found: &Remains) -> impl Iterator<Item = AdoptItem> {
              highest {}. tqhost counts attempts itself, from 1, and leaves the field as it is",
             count.name, count.above_zero, count.highest
         );
-        AdoptItem::told(AdoptKind::RetryCount, count.above_zero as u64, what)
+        AdoptItem::new(AdoptKind::RetryCount, count.above_zero as u64, what)
     })
 }
 
@@ -373,8 +374,8 @@ fn consumers(found: &Remains, orders: &AdoptOrders) -> Vec<AdoptItem> {
     let wait = "stop them, and wait, or add --stopped if they are stopped";
     let end = "let them end what they have read and stop them, or add --stopped if they are stopped";
     let item = |kind, names: &[&str], what: String, step: &str| {
-        let item = AdoptItem::told(kind, names.len() as u64, what);
-        if orders.are_stopped { item } else { item.with_step(step).that_blocks() }
+        let item = AdoptItem::new(kind, names.len() as u64, what);
+        if orders.are_stopped { item } else { item.with_step(step).blocking() }
     };
     AdoptItem::non_zero([
         item(AdoptKind::LivingConsumer, &living, are_alive, wait),
@@ -392,7 +393,7 @@ fn pending(queue: &Queue, found: &Remains) -> AdoptItem {
         show_duration(Duration::from_secs(foreign.oldest_idle_ms / 1000)),
         show_duration(queue.rules.lease)
     );
-    AdoptItem::told(AdoptKind::Pending, foreign.count, what)
+    AdoptItem::new(AdoptKind::Pending, foreign.count, what)
 }
 
 fn trims(found: &Remains) -> Vec<AdoptItem> {
@@ -408,37 +409,32 @@ fn trims(found: &Remains) -> Vec<AdoptItem> {
         stand.added, stand.length
     );
     AdoptItem::non_zero([
-        AdoptItem::told(AdoptKind::LostUnread, stand.trimmed_unread().unwrap_or(0), unread),
-        AdoptItem::told(AdoptKind::Trimmed, trimmed, trims),
+        AdoptItem::new(AdoptKind::LostUnread, stand.trimmed_unread().unwrap_or(0), unread),
+        AdoptItem::new(AdoptKind::Trimmed, trimmed, trims),
     ])
 }
 
 fn dead(queue: &Queue, found: &Remains, orders: &AdoptOrders) -> Vec<AdoptItem> {
     let (dead, key) = (&found.dead, &queue.keys.dead);
-    let meaning = |name: &String| {
-        let told = orders.dead_fields.iter().find(|(_, old)| old == name).map(|(new, _)| new.as_str());
-        let is_own = found.task_fields.contains(name);
-        let guessed = || super::dead_format::guess(name).filter(|_| !is_own);
-        match told.or_else(guessed) {
-            Some("*") => format!("{name} → the task"),
-            Some(new) => format!("{name} → {new}"),
-            None => name.clone(),
-        }
+    let meaning = |name: &String| match dead_format::meaning(name, &orders.dead_fields, &found.task_fields) {
+        Some("*") => format!("{name} → the task"),
+        Some(new) => format!("{name} → {new}"),
+        None => name.clone(),
     };
     let names: Vec<String> = dead.names.iter().map(meaning).collect();
     let items = format!("dead letters are items of a list, {key}: no host can add one there");
     let foreign = format!("dead letters of another program, with the fields {}", names.join(", "));
     let own = format!("dead letters are there: `tqhost dead list {}` shows them", queue.rules.name);
     AdoptItem::non_zero([
-        AdoptItem::told(AdoptKind::DeadList, dead.items, items)
+        AdoptItem::new(AdoptKind::DeadList, dead.items, items)
             .with_step("each becomes an entry of a stream of this name, with the item as the field data"),
-        AdoptItem::told(AdoptKind::DeadForeign, dead.foreign, foreign)
+        AdoptItem::new(AdoptKind::DeadForeign, dead.foreign, foreign)
             .with_step("they get the form of tqhost's own (--dead-field NEW=OLD says what a field is)"),
-        AdoptItem::told(AdoptKind::Dead, dead.own, own),
+        AdoptItem::new(AdoptKind::Dead, dead.own, own),
     ])
 }
 
-/// The first names of some, as one text.
+/// The first [`NAMED`] names as one text, with the number of the others.
 pub(super) fn named<'n>(names: impl ExactSizeIterator<Item = &'n str>) -> String {
     let more = names.len().saturating_sub(NAMED);
     let listed: Vec<&str> = names.take(NAMED).collect();

@@ -5,10 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use redis::Value;
-
 use super::adopt_outside::Outside;
-use super::walk::FIRST;
+use super::walk::{FIRST, PendingRow};
 use crate::queue::census::Consumer;
 use crate::queue::codec::{self, RawFields};
 use crate::queue::dead::Pages;
@@ -29,8 +27,7 @@ const PENDING: usize = 500;
 /// The keys and entries that another consumer left.
 #[derive(Debug, Default)]
 pub(super) struct Remains {
-    /// Keys with another type: the key, what it holds, what it should hold.
-    pub wrong: Vec<(String, String, &'static str)>,
+    pub wrong: Vec<WrongKey>,
     pub stand: Option<StreamStand>,
     pub paused: bool,
     pub consumers: Vec<Consumer>,
@@ -50,6 +47,14 @@ pub(super) struct Remains {
     pub retry_counts: Vec<RetryCount>,
 }
 
+/// A key that has another type than the host expects.
+#[derive(Debug)]
+pub(super) struct WrongKey {
+    pub key: String,
+    pub holds: String,
+    pub expected: &'static str,
+}
+
 /// The entries that are pending at consumers that are no hosts.
 #[derive(Debug, Default)]
 pub(super) struct ForeignPending {
@@ -59,7 +64,7 @@ pub(super) struct ForeignPending {
     pub given_ms: BTreeMap<String, u64>,
     pub most_deliveries: u64,
     pub oldest_idle_ms: u64,
-    /// So many of all pending entries were trimmed or deleted: their fields are gone.
+    /// Entries, of hosts too, that are pending but were trimmed or deleted: their fields are gone.
     pub gone: u64,
 }
 
@@ -83,6 +88,13 @@ pub(super) struct RetryCount {
     pub highest: u64,
 }
 
+impl Remains {
+    /// Whether one of these keys has a wrong type.
+    fn has_wrong<'k>(&self, keys: impl IntoIterator<Item = &'k String>) -> bool {
+        keys.into_iter().any(|key| self.wrong.iter().any(|wrong| wrong.key == *key))
+    }
+}
+
 impl Queue {
     /// Looks at everything. `from` is where a group that does not exist would begin.
     pub(super) async fn look_around(&self, from: Option<EntryNumber>) -> QueueResult<Remains> {
@@ -96,10 +108,9 @@ impl Queue {
             (&keys.adopted, "hash"),
         ];
         let mut found = Remains { wrong: self.wrong_types(&own).await?, ..Remains::default() };
-        let is_list = |key: &str| found.wrong.iter().any(|(wrong, is, _)| wrong == key && is == "list");
-        let dead_is_list = is_list(&self.keys.dead);
-        let needed = [&self.keys.stream, &self.keys.history, &self.keys.adopted];
-        if !found.wrong.iter().any(|(key, ..)| needed.contains(&key)) {
+        let dead_is_list =
+            found.wrong.iter().any(|wrong| wrong.key == self.keys.dead && wrong.holds == "list");
+        if !found.has_wrong([&keys.stream, &keys.history, &keys.adopted]) {
             found.stand = self.stand().await?;
             for stops in wait::stops(&self.link, &[self]).await? {
                 found.paused |= stops?.pause.is_some();
@@ -107,12 +118,12 @@ impl Queue {
             self.look_at_stream(from, &mut found).await?;
         }
         if dead_is_list {
-            found.wrong.retain(|(key, ..)| *key != self.keys.dead);
+            found.wrong.retain(|wrong| wrong.key != self.keys.dead);
         }
-        if !found.wrong.iter().any(|(key, ..)| *key == self.keys.dead) {
+        if !found.has_wrong([&keys.dead]) {
             found.dead = self.look_at_dead(dead_is_list).await?;
         }
-        if !self.keys_outside().iter().any(|(key, _)| found.wrong.iter().any(|(wrong, ..)| wrong == key)) {
+        if !found.has_wrong(self.keys_outside().iter().map(|(key, _)| key)) {
             found.outside = self.look_outside().await?;
         }
         let payloads = self.sample(&mut found).await?;
@@ -122,12 +133,9 @@ impl Queue {
         Ok(found)
     }
 
-    /// Looks at the keys `own` and at the keys of the queue's list. Returns each key that has a wrong type,
-    /// with its type and the type that it should have.
-    pub(super) async fn wrong_types(
-        &self,
-        own: &[(&String, &'static str)],
-    ) -> QueueResult<Vec<(String, String, &'static str)>> {
+    /// Looks at the types of the keys `own`, each with the type that it should have, and of the queue's
+    /// lists.
+    pub(super) async fn wrong_types(&self, own: &[(&String, &'static str)]) -> QueueResult<Vec<WrongKey>> {
         const WHAT: &str = "look at the types of keys";
         let lists = self.rules.list.iter().flat_map(|list| list.keys()).map(|list| (list, "list"));
         let mut expected: Vec<(String, &'static str)> =
@@ -135,10 +143,10 @@ impl Queue {
         expected.extend(lists.chain(self.keys_outside()));
         let ask: Vec<_> = expected.iter().map(|(key, _)| redis::cmd("TYPE").arg(key).to_owned()).collect();
         let mut wrong = Vec::new();
-        for ((key, kind), reply) in expected.into_iter().zip(self.link.pipeline(WHAT, &ask).await?) {
-            let is = self.shaped(WHAT, reply::text(reply?))?;
-            if is != "none" && is != kind {
-                wrong.push((key, is, kind));
+        for ((key, expected), reply) in expected.into_iter().zip(self.link.pipeline(WHAT, &ask).await?) {
+            let holds = self.shaped(WHAT, reply::text(reply?))?;
+            if holds != "none" && holds != expected {
+                wrong.push(WrongKey { key, holds, expected });
             }
         }
         Ok(wrong)
@@ -156,7 +164,7 @@ impl Queue {
                 match (seen.skipped, seen.is_history) {
                     (true, _) => found.acked_since += 1,
                     (_, true) => found.acked += 1,
-                    // Without a group, what comes before its beginning is done with.
+                    // A group that is created after these entries never gets them.
                     _ if is_read && !has_group => found.acked += 1,
                     _ if is_read => {}
                     _ => found.waiting += 1,
@@ -180,32 +188,25 @@ impl Queue {
     }
 
     async fn look_at_pending(&self, found: &mut Remains) -> QueueResult {
-        const WHAT: &str = "look at pending entries";
         let mut from = FIRST.to_owned();
         loop {
-            let mut ask = redis::cmd("XPENDING");
-            ask.arg(&self.keys.stream).arg(&self.rules.group).arg(&from).arg("+").arg(PENDING);
-            let row = |row: Value| {
-                let [id, owner, idle, deliveries] = reply::tuple(row)?;
-                Ok((reply::text(id)?, reply::text(owner)?, reply::count(&idle)?, reply::count(&deliveries)?))
-            };
-            let rows = self.shaped(WHAT, reply::each(self.link.command(WHAT, &ask).await?, row))?;
-            let Some((last, ..)) = rows.last() else { return Ok(()) };
-            from = format!("({last}");
+            let rows = self.pending_rows(&from, PENDING, None).await?;
+            let Some(last) = rows.last() else { return Ok(()) };
+            from = format!("({}", last.entry);
             let foreign = &mut found.foreign;
-            for (_, owner, idle, deliveries) in rows {
-                if is_host(&owner) {
+            for PendingRow { consumer, idle_ms, deliveries, .. } in rows {
+                if is_host(&consumer) {
                     found.running += 1;
                     continue;
                 }
                 foreign.count += 1;
                 foreign.most_deliveries = foreign.most_deliveries.max(deliveries);
-                foreign.oldest_idle_ms = foreign.oldest_idle_ms.max(idle);
+                foreign.oldest_idle_ms = foreign.oldest_idle_ms.max(idle_ms);
                 if foreign.consumers.len() < MAX_NAMES {
-                    foreign.consumers.insert(owner.clone());
+                    foreign.consumers.insert(consumer.clone());
                 }
-                let given = foreign.given_ms.entry(owner).or_insert(idle);
-                *given = idle.min(*given);
+                let given = foreign.given_ms.entry(consumer).or_insert(idle_ms);
+                *given = idle_ms.min(*given);
             }
         }
     }
@@ -261,7 +262,7 @@ impl Queue {
             }
         }
         if let Some(list) = self.rules.list.as_ref()
-            && !list.keys().iter().any(|list| found.wrong.iter().any(|(key, ..)| key == list))
+            && !found.has_wrong(&list.keys())
         {
             for list in list.keys() {
                 let length = self.link.command(WHAT, redis::cmd("LLEN").arg(&list)).await?;

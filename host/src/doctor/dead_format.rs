@@ -39,8 +39,19 @@ pub(crate) fn parse_pair(text: &str) -> Result<(String, String), String> {
     Ok((new.to_owned(), old.to_owned()))
 }
 
-/// The meaning of a field, if its name tells it.
-pub(super) fn guess(name: &str) -> Option<&'static str> {
+/// The meaning of a field: told by the operator (`told` has pairs of meaning and name), or known by its name.
+/// A field that the queue's tasks have is the task's own, whatever its name.
+pub(super) fn meaning<'m>(
+    name: &str,
+    told: &'m [(String, String)],
+    task_fields: &[String],
+) -> Option<&'m str> {
+    let told = told.iter().find(|(_, old)| old == name).map(|(new, _)| new.as_str());
+    told.or_else(|| guess(name).filter(|_| !task_fields.iter().any(|known| known == name)))
+}
+
+/// The meaning of a field that other programs call so.
+fn guess(name: &str) -> Option<&'static str> {
     let plain: String =
         name.chars().filter(|c| !matches!(c, '_' | '-')).flat_map(char::to_lowercase).collect();
     NAMES.iter().find(|(_, names)| names.contains(&plain.as_str())).map(|(new, _)| *new)
@@ -60,17 +71,17 @@ pub(super) fn convert(
     for (name, value) in fields {
         let as_text = || String::from_utf8_lossy(value).into_owned();
         let name = String::from_utf8_lossy(name);
-        let new = told.iter().find(|(_, old)| *old == name).map(|(new, _)| new.as_str());
-        // A field that the queue's tasks have is the task's own, whatever its name.
-        let guessed = || guess(&name).filter(|_| !task_fields.iter().any(|known| *known == name));
-        match new.or_else(guessed).unwrap_or(&name) {
+        match meaning(&name, told, task_fields).unwrap_or(&name) {
             "tq-id" => id = Some(as_text()).filter(|id| !id.is_empty() && id.len() <= codec::MAX_ID_BYTES),
             "tq-error" => error = Some(as_text().chars().take(MAX_ERROR_CHARS).collect()),
             "tq-failed-at" => failed_at = time_ms(&as_text()).map(|ms| ms.to_string()),
             "tq-attempts" => attempts = as_text().trim().parse::<u32>().ok().map(|count| count.to_string()),
             "tq-consumer" => consumer = Some(as_text()),
-            OBJECT => own.extend(members(value, new.is_some(), task_fields)),
-            // It has no other names of tqhost's own.
+            OBJECT => {
+                let is_told = told.iter().any(|(_, old)| *old == name);
+                own.extend(members(value, is_told, task_fields));
+            }
+            // Other names of tqhost's own have no meaning here.
             kept if kept.starts_with("tq-") => {}
             kept => own.push((kept.as_bytes().to_vec(), value.clone())),
         }

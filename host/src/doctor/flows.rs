@@ -36,13 +36,14 @@ struct FlowLook {
     has_failed: bool,
     /// Children that are not enqueued yet.
     staged: u64,
+    /// Whether the key of the flow, or that of its staged children, has a time to live.
     expires: bool,
     children_expire: bool,
     /// Whether a promoter will release children.
     is_due: bool,
-    /// The status of the task names this flow.
+    /// Whether the status of the task that joins it names this flow.
     has_task: bool,
-    /// The task waits, and not in the stream or among the delayed tasks.
+    /// Whether that task waits neither in the stream nor among the delayed tasks.
     is_held: bool,
 }
 
@@ -102,13 +103,8 @@ impl Examination<'_> {
                 match note {
                     // Somebody deleted what the flow knows about this child.
                     None => {
-                        self.suspect_child(
-                            FaultKind::LostChild,
-                            names,
-                            index,
-                            &format!("{id}#{index}"),
-                            None,
-                        );
+                        let child = format!("{id}#{index}");
+                        self.suspect_child(FaultKind::LostChild, names, index, &child, None);
                     }
                     Some(note) => awaited.extend(AwaitedChild::read(index, &note)),
                 }

@@ -13,6 +13,7 @@
 use std::time::Duration;
 
 use redis::Value;
+use strum::EnumCount;
 
 use super::adopt::{AdoptItem, AdoptKind, AdoptReport, named};
 use super::walk::{FIRST, SCAN, START};
@@ -28,7 +29,7 @@ use crate::queue::{Queue, QueueResult, Status};
 const PAGE: usize = 100;
 /// One call looks at no more entries once those that it has looked at reach this many bytes.
 const BYTES: usize = 4 << 20;
-/// A call waits for the leases of hosts for so long, and refuses if they last longer.
+/// How long a call waits for the leases of hosts. It refuses if they last longer.
 const WAITS: Duration = Duration::from_secs(15);
 
 /// The contents of a queue.
@@ -41,27 +42,48 @@ struct Holdings {
     reserved: u64,
     /// Pending at hosts, whatever becomes of them.
     pending: u64,
-    /// How long the last lease of these lasts: a host that is frozen or cut off may run them until then.
+    /// How long the last lease of the pending tasks lasts: a host that is frozen or cut off may run them
+    /// until then.
     lease_left: Duration,
     dead: u64,
-    /// Consumers that are hosts'.
+    /// The number of consumers that are hosts.
     consumers: u64,
 }
 
-/// Tasks by what becomes of them, as return.lua counts them.
+/// The kinds of tasks that return.lua tells apart, in the order of its KINDS.
+#[derive(Debug, Clone, Copy, EnumCount)]
+enum Kind {
+    Waiting,
+    Running,
+    /// Delayed after an attempt, or due.
+    Retried,
+    Held,
+    /// Delayed by its producer.
+    Timed,
+    OfFlow,
+    Unfit,
+    /// Pending at a consumer that is no host.
+    Elsewhere,
+    Ended,
+}
+
+/// The counts of return.lua.
 #[derive(Debug, Default)]
 struct Returned {
     given: u64,
     left: u64,
+    /// The latest time at which a task that its producer delayed is due.
     latest_due_ms: u64,
-    /// In the order of its KINDS: waiting, running, delayed after an attempt or due, held, timed, of flows,
-    /// unfit, elsewhere, ended.
-    kinds: [u64; 9],
+    kinds: [u64; Kind::COUNT],
 }
 
 impl Returned {
+    fn of(&self, kind: Kind) -> u64 {
+        self.kinds[kind as usize]
+    }
+
     fn read(reply: Value) -> Shaped<Returned> {
-        let [given, left, latest_due_ms, kinds @ ..] = reply::tuple::<12>(reply)?;
+        let [given, left, latest_due_ms, kinds @ ..] = reply::tuple::<{ 3 + Kind::COUNT }>(reply)?;
         let mut all = Returned {
             given: reply::count(&given)?,
             left: reply::count(&left)?,
@@ -151,9 +173,9 @@ fn plan(
         None => format!("they go to the end of the stream {}, as new entries", queue.keys.stream),
     };
     let serves = format!("hosts serve the queue: {}", named(serving.iter().copied()));
-    let hosts = AdoptItem::told(AdoptKind::Host, serving.len() as u64, serves)
+    let hosts = AdoptItem::new(AdoptKind::Host, serving.len() as u64, serves)
         .with_step("stop them, or take the queue out of their configuration")
-        .that_blocks();
+        .blocking();
     let tasks = entries(queue, held, now_ms, orders.act, &destination)
         .into_iter()
         .chain(delayed(held, now_ms, orders.early, &destination))
@@ -165,17 +187,19 @@ fn plan(
          were deleted when they ended",
         queue.rules.group
     );
-    items.push(AdoptItem::told(AdoptKind::Keys, held.consumers, what).with_step("they are removed"));
+    items.push(AdoptItem::new(AdoptKind::Keys, held.consumers, what).with_step("they are removed"));
     AdoptReport { items, ..AdoptReport::default() }
 }
 
-/// Tells of the stream's entries. `goes` says where tasks go that are given back.
+/// Tells of the stream's entries. `destination` says where tasks go that are given back.
 fn entries(queue: &Queue, held: &Holdings, now_ms: u64, act: bool, destination: &str) -> [AdoptItem; 5] {
-    let [waiting, .., elsewhere, ended] = held.tasks.kinds;
     let unread = format!("tasks wait in the stream, and the group {} has not read them", queue.rules.group);
     let (waiting, reserved) = match &queue.rules.list {
-        Some(_) => (AdoptItem::told(AdoptKind::Waiting, waiting, unread).with_step(destination), 0),
-        None => (AdoptItem::told(AdoptKind::Waiting, held.queued, unread), held.reserved),
+        Some(_) => (
+            AdoptItem::new(AdoptKind::Waiting, held.tasks.of(Kind::Waiting), unread).with_step(destination),
+            0,
+        ),
+        None => (AdoptItem::new(AdoptKind::Waiting, held.queued, unread), held.reserved),
     };
     let fields = "of the first hundred of them have fields that begin with tq-: a consumer that reads fields \
                   by name does not notice";
@@ -183,16 +207,17 @@ fn entries(queue: &Queue, held: &Holdings, now_ms: u64, act: bool, destination: 
     let over = "tasks were cancelled while they ran, or had completed under their ids: they do not run";
     [
         waiting,
-        AdoptItem::told(AdoptKind::Reserved, reserved, fields),
+        AdoptItem::new(AdoptKind::Reserved, reserved, fields),
         running(held, now_ms, act, destination),
-        AdoptItem::told(AdoptKind::Pending, elsewhere, others),
-        AdoptItem::told(AdoptKind::Ended, ended, over).with_step("their entries are deleted"),
+        AdoptItem::new(AdoptKind::Pending, held.tasks.of(Kind::Elsewhere), others),
+        AdoptItem::new(AdoptKind::Ended, held.tasks.of(Kind::Ended), over)
+            .with_step("their entries are deleted"),
     ]
 }
 
 /// Tells of the tasks that wait for their time or their turn.
 fn delayed(held: &Holdings, now_ms: u64, early: bool, destination: &str) -> [AdoptItem; 3] {
-    let [_, _, retried, held_tasks, timed, ..] = held.tasks.kinds;
+    let timed = held.tasks.of(Kind::Timed);
     let due = "tasks are due, or wait for another attempt: a plain consumer cannot see them";
     let behind = "tasks wait for their turn, behind others that have not ended";
     let last = Duration::from_secs(held.tasks.latest_due_ms.saturating_sub(now_ms) / 1000);
@@ -200,12 +225,13 @@ fn delayed(held: &Holdings, now_ms: u64, early: bool, destination: &str) -> [Ado
         format!("tasks were delayed by their producer, the last one for another {}", show_duration(last));
     let stay = ": they stay where they are. Let a host run until then, or add --early";
     let timed = match early {
-        true => AdoptItem::told(AdoptKind::Timed, timed, last).with_step(format!("{destination}, now")),
-        false => AdoptItem::told(AdoptKind::Timed, timed, last + stay),
+        true => AdoptItem::new(AdoptKind::Timed, timed, last).with_step(format!("{destination}, now")),
+        false => AdoptItem::new(AdoptKind::Timed, timed, last + stay),
     };
     [
-        AdoptItem::told(AdoptKind::Delayed, retried, due).with_step(format!("{destination}, now")),
-        AdoptItem::told(AdoptKind::Held, held_tasks, behind)
+        AdoptItem::new(AdoptKind::Delayed, held.tasks.of(Kind::Retried), due)
+            .with_step(format!("{destination}, now")),
+        AdoptItem::new(AdoptKind::Held, held.tasks.of(Kind::Held), behind)
             .with_step(format!("{destination}, in their order")),
         timed,
     ]
@@ -213,7 +239,6 @@ fn delayed(held: &Holdings, now_ms: u64, early: bool, destination: &str) -> [Ado
 
 /// Tells of the tasks that only a host can end, and of the dead letters.
 fn left(queue: &Queue, held: &Holdings) -> [AdoptItem; 3] {
-    let [.., of_flows, unfit, _, _] = held.tasks.kinds;
     let flows = "tasks belong to flows that have not ended: only a host can run them; let it end them first";
     let (unreadable, rest) = match &queue.rules.list {
         Some(_) => (
@@ -225,18 +250,18 @@ fn left(queue: &Queue, held: &Holdings) -> [AdoptItem; 3] {
     let unfit_stay = format!("{unreadable}: they stay. Let a host end them first");
     let dead = format!("dead letters stay in the stream {}{rest}", queue.keys.dead);
     [
-        AdoptItem::told(AdoptKind::Flow, of_flows, flows),
-        AdoptItem::told(AdoptKind::Unfit, unfit, unfit_stay),
-        AdoptItem::told(AdoptKind::Dead, held.dead, dead),
+        AdoptItem::new(AdoptKind::Flow, held.tasks.of(Kind::OfFlow), flows),
+        AdoptItem::new(AdoptKind::Unfit, held.tasks.of(Kind::Unfit), unfit_stay),
+        AdoptItem::new(AdoptKind::Dead, held.dead, dead),
     ]
 }
 
-/// Tells what is pending at hosts. It stands in the way while a lease lasts that is too long to wait for.
+/// Tells what is pending at hosts. It blocks all steps while a lease lasts that is too long to wait for.
 fn running(held: &Holdings, now_ms: u64, act: bool, destination: &str) -> AdoptItem {
-    let (left, [_, running, ..]) = (held.lease_left, held.tasks.kinds);
+    let (left, running) = (held.lease_left, held.tasks.of(Kind::Running));
     if left.is_zero() {
         let what = "tasks are pending at hosts that have ended: they begin anew";
-        return AdoptItem::told(AdoptKind::Running, running, what).with_step(destination);
+        return AdoptItem::new(AdoptKind::Running, running, what).with_step(destination);
     }
     let end = i64::try_from((u128::from(now_ms) + left.as_millis()).div_ceil(1000)).ok();
     let end = end.and_then(|end| jiff::Timestamp::from_second(end).ok());
@@ -246,17 +271,17 @@ fn running(held: &Holdings, now_ms: u64, act: bool, destination: &str) -> AdoptI
          cut off may still run them",
         show_duration(Duration::from_secs(left.as_secs().max(1)))
     );
-    let item = AdoptItem::told(AdoptKind::Running, held.pending, what);
+    let item = AdoptItem::new(AdoptKind::Running, held.pending, what);
     match act || left > WAITS {
         true => item
             .with_step("wait until then, or add --stopped if the processes of those hosts have ended")
-            .that_blocks(),
+            .blocking(),
         false => item.with_step(format!("{destination}, once the leases are over")),
     }
 }
 
 impl Queue {
-    /// Where hosts `are_stopped`, their leases are of no interest.
+    /// Counts what the queue has. If hosts `are_stopped`, their leases do not matter.
     async fn holdings(&self, are_stopped: bool) -> QueueResult<Holdings> {
         let census = self.census().await?;
         let mut held = Holdings {
@@ -308,20 +333,13 @@ impl Queue {
 
     /// How long the last lease of a host's pending entries lasts.
     async fn lease_left(&self, host: &str) -> QueueResult<Duration> {
-        const WHAT: &str = "look at leases";
-        let (mut from, mut last) = (FIRST.to_owned(), Duration::ZERO);
+        let (mut from, mut longest) = (FIRST.to_owned(), Duration::ZERO);
         loop {
-            let mut ask = redis::cmd("XPENDING");
-            ask.arg(&self.keys.stream).arg(&self.rules.group).arg(&from).arg("+").arg(PAGE).arg(host);
-            let row = |row: Value| {
-                let [id, _, idle, _] = reply::tuple(row)?;
-                Ok((reply::text(id)?, reply::count(&idle)?))
-            };
-            let rows = self.shaped(WHAT, reply::each(self.link.command(WHAT, &ask).await?, row))?;
-            let Some((end, _)) = rows.last() else { return Ok(last) };
-            from = format!("({end}");
-            for (_, idle_ms) in rows {
-                last = last.max(self.rules.lease.saturating_sub(Duration::from_millis(idle_ms)));
+            let rows = self.pending_rows(&from, PAGE, Some(host)).await?;
+            let Some(last) = rows.last() else { return Ok(longest) };
+            from = format!("({}", last.entry);
+            for row in rows {
+                longest = longest.max(self.rules.lease.saturating_sub(Duration::from_millis(row.idle_ms)));
             }
         }
     }
@@ -333,7 +351,8 @@ impl Queue {
     async fn return_all(&self, early: bool, are_stopped: bool) -> QueueResult<Returned> {
         let lease = if are_stopped { Duration::ZERO } else { self.rules.lease };
         let terms = Terms { early, lease, only_looks: false };
-        // A step passes over what a later one takes. Only the last step of a place counts what is left.
+        // Each step leaves out the tasks that a later step takes, and only the last step at a place counts
+        // the tasks that are left there.
         let (begun, mut all);
         if self.rules.list.is_some() {
             begun = self.return_entries("unread", terms).await?.given + self.return_held(terms).await?;
@@ -394,7 +413,6 @@ impl Queue {
     /// Gives back entries of the stream, `which` as return.lua says: with a list the newest first, so that
     /// the oldest is read first.
     async fn return_entries(&self, which: &str, terms: Terms) -> QueueResult<Returned> {
-        const WHAT: &str = "look through the stream";
         let to_list = self.rules.list.is_some();
         let (mut from, mut all) =
             (if to_list { "+".to_owned() } else { FIRST.to_owned() }, Returned::default());
@@ -403,17 +421,10 @@ impl Queue {
                 let page = self.names("XREVRANGE", &from, FIRST, PAGE).await?;
                 page.into_iter().map(|(id, _)| id).collect()
             } else {
-                let mut look = redis::cmd("XPENDING");
-                look.arg(&self.keys.stream).arg(&self.rules.group).arg(&from).arg("+").arg(PAGE);
-                let reply = match self.link.command(WHAT, &look).await {
+                match self.pending_rows(&from, PAGE, None).await {
                     Err(error) if error.is_no_group() => return Ok(all),
-                    reply => reply?,
-                };
-                let id = |row| {
-                    let [id, _, _, _] = reply::tuple(row)?;
-                    reply::text(id)
-                };
-                self.shaped(WHAT, reply::each(reply, id))?
+                    rows => rows?.into_iter().map(|row| row.entry).collect(),
+                }
             };
             let Some(last) = ids.last() else { return Ok(all) };
             from = format!("({last}");
@@ -493,24 +504,29 @@ impl Queue {
                 .and_then(|text| text.parse::<Status>().ok())
                 .is_none_or(Status::is_end);
             let in_flow = self.shaped(WHAT, joins)?.is_some() || self.shaped(WHAT, flow)?.is_some();
-            let is_left = match self.shaped(WHAT, parked)? {
-                Some(member) => {
-                    let score = redis::cmd("ZSCORE").arg(&self.keys.delayed).arg(member).to_owned();
-                    self.link.command(WHAT, &score).await? != Value::Nil
-                }
-                None => false,
-            };
-            // With a list, what is in the stream by now is left there.
-            let entry = self.shaped(WHAT, entry)?.filter(|entry| entry_number(entry).is_some());
-            let is_left = match entry.filter(|_| self.rules.list.is_some() && !is_left) {
-                Some(entry) => !self.names("XRANGE", &entry, &entry, 1).await?.is_empty(),
-                None => is_left,
-            };
+            let (parked, entry) = (self.shaped(WHAT, parked)?, self.shaped(WHAT, entry)?);
+            let is_left = self.is_delayed(parked).await? || self.is_left_in_stream(entry).await?;
             if !has_ended && !in_flow && !is_left {
                 useless.push(key);
             }
         }
         Ok(useless)
+    }
+
+    /// Whether a task is still among the delayed ones, under the member that its status names.
+    async fn is_delayed(&self, member: Option<String>) -> QueueResult<bool> {
+        let Some(member) = member else { return Ok(false) };
+        let score = redis::cmd("ZSCORE").arg(&self.keys.delayed).arg(member).to_owned();
+        Ok(self.link.command("look at statuses", &score).await? != Value::Nil)
+    }
+
+    /// Whether a task was left in the stream, under the entry that its status names. Without a list none is:
+    /// the consumer reads the stream.
+    async fn is_left_in_stream(&self, entry: Option<String>) -> QueueResult<bool> {
+        match entry.filter(|entry| self.rules.list.is_some() && entry_number(entry).is_some()) {
+            Some(entry) => Ok(!self.names("XRANGE", &entry, &entry, 1).await?.is_empty()),
+            None => Ok(false),
+        }
     }
 
     /// The markers that are held for tasks without a status.

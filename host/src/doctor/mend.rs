@@ -95,7 +95,7 @@ pub(super) struct TaskSuspect {
 }
 
 impl TaskSuspect {
-    /// It may be in the stream under an entry that its status does not name.
+    /// Whether it may be in the stream under an entry that its status does not name.
     pub(super) fn waits(&self) -> bool {
         self.waits_since.is_some()
     }
@@ -112,7 +112,7 @@ pub(super) struct KeySuspects {
     pub markers: Vec<Suspect>,
     /// Keys of another type. They need no second look.
     pub wrong_type: Vec<Vec<u8>>,
-    /// The number of tasks that have ended and are in order.
+    /// The number of tasks that have ended and whose status expires.
     pub ended: u64,
     /// Tasks that only their marker names.
     unknown: HashSet<String>,
@@ -140,9 +140,9 @@ impl Queue {
         };
         let replies = self.link.scripts("look again", &suspects.iter().map(call).collect::<Vec<_>>()).await?;
         let judgement = |reply: Value| {
-            let [so, mended] = reply::tuple(reply)?;
+            let [is_wrong, mended] = reply::tuple(reply)?;
             let mended = reply::int(&mended)? == 1;
-            Ok(if reply::int(&so)? == 1 { Judgement::Wrong { mended } } else { Judgement::Fine })
+            Ok(if reply::int(&is_wrong)? == 1 { Judgement::Wrong { mended } } else { Judgement::Fine })
         };
         replies.into_iter().map(|reply| self.shaped("mend", judgement(reply?))).collect()
     }
@@ -209,10 +209,11 @@ impl Queue {
         Ok(())
     }
 
-    /// Removes the suspects that are found in the stream or among the delayed tasks; looks at about `limit`
-    /// of these. If there are more, the other suspects are removed too, because they may be there.
+    /// Searches about `limit` tasks of the stream and of the delayed ones, and removes the suspects that it
+    /// finds. If there are more tasks than that, it removes the suspects that it did not find, too: they may
+    /// be among the others.
     pub(super) async fn take_back(&self, suspects: &mut KeySuspects, limit: usize) -> QueueResult {
-        let waiting = suspects.tasks.iter().filter(|task| task.waits_since.is_some());
+        let waiting = suspects.tasks.iter().filter(|task| task.waits());
         let mut ids: HashSet<String> =
             waiting.map(|task| task.id.clone()).chain(suspects.unknown.iter().cloned()).collect();
         if ids.is_empty() {
@@ -224,7 +225,7 @@ impl Queue {
             if suspects.unknown.is_empty() && since > 0 { format!("{since}-0") } else { FIRST.to_owned() };
         let is_whole = self.find_all(&mut ids, &from, limit).await?;
         let is_innocent = |id: &String| all.contains(id) && (!is_whole || !ids.contains(id));
-        suspects.tasks.retain(|task| task.waits_since.is_none() || !is_innocent(&task.id));
+        suspects.tasks.retain(|task| !task.waits() || !is_innocent(&task.id));
         suspects.markers.retain(|marker| !is_innocent(&marker.id));
         Ok(())
     }
@@ -273,8 +274,11 @@ struct Asked<'a> {
 
 /// The answer of the script for one task.
 struct Examined {
+    /// A number that the header of examine.lua explains. From 3 on, something is wrong.
     verdict: i64,
+    /// The form of its status, as one text.
     look: Vec<u8>,
+    /// The earliest time (ms) of the entry under which it may wait.
     came_after: u64,
     marker: Option<Vec<u8>>,
     status: Option<Status>,
@@ -371,8 +375,8 @@ pub async fn scan_part(
     Ok(part)
 }
 
-/// Mends orphans among these statuses and markers, after `moment`. Tasks that wait behind more than 10,000
-/// others are not searched for. Several hosts may do this at once.
+/// Mends orphans among these statuses and markers, which get a second look after `moment`. It searches at
+/// most 10,000 tasks of the stream for suspects. Several hosts may do this at once.
 pub async fn tend(queue: &Queue, keys: Vec<Vec<u8>>, moment: Duration) -> QueueResult<JanitorFindings> {
     const LOOK: usize = 10_000;
     let mut found = KeySuspects::default();

@@ -28,6 +28,7 @@ use serde::Serialize;
 
 use crate::queue::hosts::HostInfo;
 use crate::queue::{Census, Queue, QueueResult, codec};
+use adopt_look::WrongKey;
 pub(crate) use mend::FaultKind;
 use mend::{Judgement, KeySuspects, Suspect};
 pub(crate) use strays::{Stray, strays};
@@ -37,13 +38,13 @@ use walk::{FEW, FIRST, SCAN, START};
 const MOMENT: Duration = Duration::from_millis(500);
 /// How long a task that looks stuck has to move on: a host may wait for some seconds after an outage.
 const LONG_MOMENT: Duration = Duration::from_secs(7);
-/// A host that was killed counts as alive for 15 seconds. It is not the cause if a task is stuck for longer.
+/// How long a task may be stuck because of a host that was killed, which counts as alive for 15 seconds.
 const GRACE: Duration = Duration::from_secs(20);
 /// Suspects that get their second look together.
 const BATCH: usize = 2000;
 /// Tasks that are searched for in the stream together: each search may read the whole stream.
 const TASK_BATCH: usize = 20_000;
-/// Tasks of the stream that are remembered, at about 16 bytes each. Others are searched for again.
+/// Tasks of the stream that are remembered, at about 16 bytes each. Further ones are searched for again.
 const SEEN: usize = 2_000_000;
 /// Findings of one kind that are listed; the others are only counted.
 const LISTED: usize = 100;
@@ -114,12 +115,11 @@ pub(crate) async fn examine(
     hosts: &[HostInfo],
     mend: bool,
 ) -> QueueResult<DoctorReport> {
-    let report = DoctorReport::default();
     let mut examination = Examination {
         queue,
         others,
         mend,
-        report,
+        report: DoctorReport::default(),
         suspects: Vec::new(),
         seen: HashSet::new(),
         listed: HashSet::new(),
@@ -153,8 +153,8 @@ impl Examination<'_> {
         ];
         let wrong = self.queue.wrong_types(&own).await?;
         let are_good = wrong.is_empty();
-        for (key, got, kind) in wrong {
-            let what = format!("it holds a {got}, not a {kind}");
+        for WrongKey { key, holds, expected } in wrong {
+            let what = format!("it holds a {holds}, not a {expected}");
             self.add(Finding { kind: FaultKind::WrongType, task: None, key, what, fixed: false });
         }
         Ok(are_good)
@@ -362,69 +362,74 @@ impl Examination<'_> {
         self.decide(1).await
     }
 
-    /// Looks for tasks that are stuck.
+    /// Warns of tasks that wait, and looks for tasks that are stuck. `abandoned` tasks had no heartbeat for a
+    /// lease.
     async fn standing(&mut self, abandoned: u64, hosts: &[HostInfo]) -> QueueResult {
         let rules = &self.queue.rules;
-        let states: Vec<&str> = hosts
-            .iter()
-            .flat_map(|host| host.queues.iter().filter(|queue| queue.serves(rules)))
-            .map(|queue| queue.state.as_str())
-            .collect();
-        let census = self.report.census.clone();
+        let serving = hosts.iter().flat_map(|host| host.queues.iter().filter(|queue| queue.serves(rules)));
+        let states: Vec<&str> = serving.map(|queue| queue.state.as_str()).collect();
+        let is_reading = states.contains(&"reading");
+        self.warn_of_waits(abandoned, &states);
+        self.warn_of_gone_consumers(hosts);
+        if states.is_empty() {
+            return Ok(());
+        }
+        let mut suspects = Vec::new();
+        let (census, keys) = (&self.report.census, &self.queue.keys);
+        let patience = (rules.lease * 3).max(GRACE + rules.lease);
+        if census.pause.is_none() && census.held.is_none() && is_reading {
+            let abandoned = match self.queue.first_abandoned("-", patience).await {
+                Err(error) if error.is_no_group() => None,
+                abandoned => abandoned?,
+            };
+            let stuck =
+                |entry: String| Suspect::new(FaultKind::StuckClaim, &entry, &entry, keys.stream.as_str());
+            suspects.extend(abandoned.map(|entry| Suspect { patience, ..stuck(entry) }));
+        }
+        if let Some(member) = self.queue.first_overdue(GRACE).await? {
+            let id = id_of_member(&member);
+            let suspect = Suspect::new(FaultKind::StuckDelayed, &member, id, keys.delayed.as_str());
+            suspects.push(Suspect { patience: GRACE, ..suspect });
+        }
+        if suspects.is_empty() {
+            return Ok(());
+        }
+        tokio::time::sleep(LONG_MOMENT).await;
+        self.suspects.append(&mut suspects);
+        self.judge().await
+    }
+
+    /// `states` are those of the queue in each host that serves it.
+    fn warn_of_waits(&mut self, abandoned: u64, states: &[&str]) {
+        let census = &self.report.census;
+        let (is_paused, is_held) = (census.pause.is_some(), census.held.is_some());
         let waiting = census.waiting() + census.delayed + census.held_tasks + abandoned;
         if states.is_empty() && waiting > 0 {
             self.warn("no-host", format!("no host of this queue runs; {waiting} tasks wait for one"));
         }
-        let is_claimed = census.held.is_some() || states.contains(&"reading");
-        if abandoned > 0 && !states.is_empty() && !is_claimed {
+        if abandoned > 0 && !states.is_empty() && !is_held && !states.contains(&"reading") {
             let what = format!(
                 "{abandoned} tasks of hosts that fell silent wait for a host that is ready (now: {})",
                 states.join(", ")
             );
             self.warn("waiting-for-host", what);
         }
-        if census.pause.is_some() && waiting > 0 {
+        if is_paused && waiting > 0 {
             self.warn("paused", format!("the queue is paused; {waiting} tasks wait"));
         }
+    }
+
+    fn warn_of_gone_consumers(&mut self, hosts: &[HostInfo]) {
         let lives = |name: &str| hosts.iter().any(|host| name.starts_with(&host.id));
-        let gone = census.consumers.iter().filter(|consumer| {
-            consumer.pending == 0 && consumer.idle_ms > 3_600_000 && !lives(&consumer.name)
-        });
-        let idle = gone.count();
-        if idle > 0 {
+        let consumers = self.report.census.consumers.iter();
+        let gone = consumers.filter(|one| one.pending == 0 && one.idle_ms > 3_600_000 && !lives(&one.name));
+        let count = gone.count();
+        if count > 0 {
             let what = format!(
-                "{idle} consumers are gone and have nothing pending; a running host removes their names"
+                "{count} consumers are gone and have nothing pending; a running host removes their names"
             );
             self.warn("gone-consumers", what);
         }
-        if states.is_empty() {
-            return Ok(());
-        }
-        let mut still = Vec::new();
-        let claim_patience = (rules.lease * 3).max(GRACE + rules.lease);
-        if census.pause.is_none() && census.held.is_none() && states.contains(&"reading") {
-            let abandoned = match self.queue.first_abandoned("-", claim_patience).await {
-                Err(error) if error.is_no_group() => None,
-                abandoned => abandoned?,
-            };
-            still.extend(abandoned.map(|entry| (FaultKind::StuckClaim, entry, claim_patience)));
-        }
-        still.extend(
-            self.queue.first_overdue(GRACE).await?.map(|member| (FaultKind::StuckDelayed, member, GRACE)),
-        );
-        if still.is_empty() {
-            return Ok(());
-        }
-        tokio::time::sleep(LONG_MOMENT).await;
-        for (kind, subject, patience) in still {
-            let keys = &self.queue.keys;
-            let (key, id) = match kind {
-                FaultKind::StuckClaim => (&keys.stream, subject.as_str()),
-                _ => (&keys.delayed, id_of_member(&subject)),
-            };
-            self.suspects.push(Suspect { patience, ..Suspect::new(kind, &subject, id, key.as_str()) });
-        }
-        self.judge().await
     }
 
     fn suspect(&mut self, kind: FaultKind, subject: &str, id: &str, key: &str) {
@@ -435,7 +440,7 @@ impl Examination<'_> {
         self.report.warnings.push(Warning { kind, what });
     }
 
-    /// Gives the suspects their second look, a moment later, once there are this many.
+    /// Waits a moment and looks at the suspects again, if there are at least this many.
     async fn decide(&mut self, least: usize) -> QueueResult {
         if self.suspects.len() < least {
             return Ok(());

@@ -35,7 +35,7 @@ pub(super) struct SurveyedEntry {
     pub entry: String,
     /// The task's id.
     pub id: String,
-    /// The group has read it and it is not pending, so nothing will deliver it. False for history.
+    /// The group has read it and it is not pending, so it will never be delivered. False for history.
     pub skipped: bool,
     /// The group had read it, and it was not pending, before the first host came.
     pub is_history: bool,
@@ -48,6 +48,14 @@ pub(super) struct PendingEntry {
     pub idle_ms: u64,
     /// Its entry exists in the stream.
     pub is_there: bool,
+}
+
+/// A row of XPENDING.
+pub(super) struct PendingRow {
+    pub entry: String,
+    pub consumer: String,
+    pub idle_ms: u64,
+    pub deliveries: u64,
 }
 
 /// The fields of a delayed task.
@@ -101,6 +109,28 @@ impl Queue {
         self.shaped("claimed", page(reply, "", claimed))
     }
 
+    /// Up to `count` pending entries from `from` on: those of one consumer, or of all.
+    pub(super) async fn pending_rows(
+        &self,
+        from: &str,
+        count: usize,
+        consumer: Option<&str>,
+    ) -> QueueResult<Vec<PendingRow>> {
+        const WHAT: &str = "look at pending entries";
+        let mut ask = redis::cmd("XPENDING");
+        ask.arg(&self.keys.stream).arg(&self.rules.group).arg(from).arg("+").arg(count).arg(consumer);
+        let row = |row| {
+            let [entry, consumer, idle, deliveries] = reply::tuple(row)?;
+            Ok(PendingRow {
+                entry: reply::text(entry)?,
+                consumer: reply::text(consumer)?,
+                idle_ms: reply::count(&idle)?,
+                deliveries: reply::count(&deliveries)?,
+            })
+        };
+        self.shaped(WHAT, reply::each(self.link.command(WHAT, &ask).await?, row))
+    }
+
     /// A page of the delayed tasks' fields, of about `count` of them, and how many the next one should have.
     pub(super) async fn parked(&self, cursor: &str, count: usize) -> QueueResult<(Page<Parked>, usize)> {
         let call = self.call(&PARKED).arg("cursor", cursor).arg("count", count);
@@ -119,7 +149,7 @@ impl Queue {
         self.shaped("parked", read(reply))
     }
 
-    /// A page of the delayed tasks: gives those without fields.
+    /// The delayed tasks without fields in a page of all delayed tasks.
     pub(super) async fn delayed_without_fields(&self, cursor: &str) -> QueueResult<Page<String>> {
         const WHAT: &str = "look through the delayed tasks";
         let scan = redis::cmd("ZSCAN").arg(&self.keys.delayed).arg(cursor).arg("COUNT").arg(PAGE).to_owned();
@@ -171,12 +201,13 @@ impl Queue {
         const WHAT: &str = "look at the tasks of dead letters";
         let ask = |id: &&str| redis::cmd("HGET").arg(self.keys.task(id)).arg("status").to_owned();
         let replies = self.link.pipeline(WHAT, &ids.iter().map(ask).collect::<Vec<_>>()).await?;
-        let is_so = |status: Status| !status.is_end() || status == Status::Completed;
+        let is_not_dead = |status: Status| !status.is_end() || status == Status::Completed;
         let known = |reply: QueueResult<Value>| match reply {
             Err(error) if error.is_wrong_type() => Ok(false),
-            reply => {
-                Ok(self.shaped(WHAT, optional(reply?))?.and_then(|text| text.parse().ok()).is_some_and(is_so))
-            }
+            reply => Ok(self
+                .shaped(WHAT, optional(reply?))?
+                .and_then(|text| text.parse().ok())
+                .is_some_and(is_not_dead)),
         };
         replies.into_iter().map(known).collect()
     }
@@ -192,7 +223,7 @@ impl Queue {
     }
 
     /// Searches the stream, from the entry `from` on, and the delayed tasks, and removes the tasks that it
-    /// finds from `ids`. Looks at no more than about `limit` of them; gives whether that was all.
+    /// finds from `ids`. It stops after about `limit` tasks. Returns whether it has looked at all of them.
     pub(super) async fn find_all(
         &self,
         ids: &mut HashSet<String>,
@@ -230,8 +261,8 @@ impl Queue {
     }
 }
 
-/// Looks at about `count` of the next keys of the whole Redis, and gives those that tqhost built. The nodes
-/// of a cluster come one after the other, so a cursor names its node there.
+/// The keys that tqhost built among about `count` of the next keys of the whole Redis. The nodes of a cluster
+/// come one after the other, so a cursor names its node there.
 pub(super) async fn all_keys(link: &Link, cursor: &str, count: usize) -> QueueResult<Page<Vec<u8>>> {
     const WHAT: &str = "look through the keys";
     let mut nodes = link.at_each_node().await?;

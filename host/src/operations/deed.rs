@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::error::{OperationError, OperationResult};
-use crate::config::model::Rate;
+use crate::config::rules::Rate;
 use crate::queue::redrive::{Counted, Redrive};
 
 /// The work of a job.

@@ -48,7 +48,7 @@ impl FieldView {
 
     /// Hides the values that the mask names.
     pub(crate) fn mask<'f>(fields: impl IntoIterator<Item = &'f mut FieldView>, mask: &FieldMask) {
-        fields.into_iter().for_each(|field| mask.field(&field.name, &mut field.value));
+        fields.into_iter().for_each(|field| mask.hide_field(&field.name, &mut field.value));
     }
 }
 

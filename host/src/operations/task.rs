@@ -139,7 +139,7 @@ impl TaskView {
 
     pub(crate) fn masked(mut self, mask: &FieldMask) -> TaskView {
         if let Some(result) = &mut self.result {
-            mask.value(result);
+            mask.hide_in(result);
         }
         self.with_masked_fields(mask)
     }

@@ -96,7 +96,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::config::model::{Rate, RunLimits, Tracks};
+    use crate::config::rules::{Rate, RunLimits, Tracks};
     use crate::queue::hold::QueueHold;
     use crate::queue::limits::QueueLimits;
     use crate::queue::pause::QueuePause;

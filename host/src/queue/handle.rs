@@ -11,7 +11,7 @@ use super::link::Link;
 use super::node::Recovery;
 use super::reply::{Shaped, UnexpectedShape};
 use super::script::{Script, ScriptCall, Told};
-use crate::config::model::Idempotency;
+use crate::config::rules::Idempotency;
 use crate::config::{self, OnEnd, TargetQueue};
 
 /// After an outage every living host renews its leases within this time: it connects again within 4 seconds,

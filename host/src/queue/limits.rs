@@ -14,7 +14,7 @@ use super::error::QueueResult;
 use super::handle::Queue;
 use super::pause::QueuePause;
 use super::rate;
-use crate::config::model::Rate;
+use crate::config::rules::Rate;
 use crate::config::units::parse_rate;
 
 /// Limits that an operator has set. The names are stable: hosts of other versions read them.

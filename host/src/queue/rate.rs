@@ -13,7 +13,7 @@ use super::error::QueueResult;
 use super::handle::Queue;
 use super::reply;
 use super::script;
-use crate::config::model::Rate;
+use crate::config::rules::Rate;
 
 /// Places of this part of a second may be taken early, so that a fast queue is read in batches. At least one.
 const AHEAD: Duration = Duration::from_millis(100);

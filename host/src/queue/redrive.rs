@@ -18,7 +18,7 @@ use super::filter::TaskFilter;
 use super::handle::Queue;
 use super::reply;
 use super::script::{self, ScriptCall};
-use crate::config::model::Rate;
+use crate::config::rules::Rate;
 
 /// The most tasks that a count gives as a sample.
 pub(crate) const SAMPLE: usize = 5;

@@ -282,7 +282,7 @@ mod tests {
     const SECRET: &str = "hunter2-and-more";
 
     fn mask() -> Mask {
-        Mask::new(&[("key".to_owned(), Secret::kept_apart(SECRET))].into())
+        Mask::new(&[("key".to_owned(), Secret::external(SECRET))].into())
     }
 
     fn tasks() -> Arc<Vec<Task>> {

@@ -59,7 +59,7 @@ struct Finders {
 
 impl Mask {
     pub(super) fn new(config: &BTreeMap<String, Secret>) -> Mask {
-        let texts = config.values().filter(|secret| secret.is_kept_apart()).map(Secret::expose);
+        let texts = config.values().filter(|secret| secret.is_external()).map(Secret::expose);
         // A key of several lines is printed line by line, or with its line breaks escaped.
         let texts = texts.flat_map(|text| std::iter::once(text).chain(text.lines().map(str::trim)));
         let texts = texts.filter(|text| text.len() >= SHORTEST);
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     fn mask(secrets: &[&str]) -> Mask {
-        let named = secrets.iter().enumerate().map(|(n, text)| (n.to_string(), Secret::kept_apart(*text)));
+        let named = secrets.iter().enumerate().map(|(n, text)| (n.to_string(), Secret::external(*text)));
         Mask::new(&named.collect())
     }
 
@@ -306,14 +306,13 @@ mod tests {
         }
         assert_eq!(mask.text("Basic bWU6cGFzcz4+PndvcmQ/Pz/DvA=="), "Basic bWU6[secret]A==");
         // A long secret is not looked for in base64.
-        let long = Mask::new(&BTreeMap::from([("key".to_owned(), Secret::kept_apart("long ".repeat(1000)))]));
+        let long = Mask::new(&BTreeMap::from([("key".to_owned(), Secret::external("long ".repeat(1000)))]));
         assert!(long.text(&STANDARD_NO_PAD.encode("long ".repeat(1000))).starts_with("bG9u"));
     }
 
     #[test]
     fn short_values_and_words_of_the_configuration_are_left() {
-        let config =
-            [("model", Secret::new("a-long-name-of-a-model")), ("pin", Secret::kept_apart("1234567"))];
+        let config = [("model", Secret::new("a-long-name-of-a-model")), ("pin", Secret::external("1234567"))];
         let mask = Mask::new(&config.map(|(name, secret)| (name.to_owned(), secret)).into());
         assert_eq!(mask.text("a-long-name-of-a-model 1234567"), "a-long-name-of-a-model 1234567");
         assert_eq!(mask.longest(), 0);

@@ -30,7 +30,7 @@ use super::storm::DELETED;
 use super::waiter::{Seat, Waiter, Wake};
 use crate::admin::{FetchPulse, FetchState};
 use crate::chain::chain;
-use crate::config::model::Rate;
+use crate::config::rules::Rate;
 use crate::plugins::Version;
 use crate::queue::rate::Places;
 use crate::queue::turns::ClaimStop;

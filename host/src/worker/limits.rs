@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::capacity::QueueCapacity;
 use crate::config::QueueRules;
-use crate::config::model::Rate;
+use crate::config::rules::Rate;
 use crate::guarded::Guarded;
 use crate::queue::limits::QueueLimits;
 

@@ -17,7 +17,7 @@ use super::idle::{Pause, Rest};
 use super::pace::Pace;
 use super::shared::SharedQueue;
 use super::{arrivals, heartbeat, intake};
-use crate::config::model::Rate;
+use crate::config::rules::Rate;
 use crate::plugins::Version;
 use crate::queue::attempts::{AbandonedEntry, LostAttempt};
 use crate::queue::rate::Places;

@@ -372,7 +372,7 @@ impl Settler {
             Settlement::Park { .. } => self.shared.parked.notify_one(),
             Settlement::Complete { effects: Some(effects), .. } => {
                 if is_done {
-                    effects.were_committed();
+                    effects.mark_committed();
                 }
                 self.enqueued(effects);
             }

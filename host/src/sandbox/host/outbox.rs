@@ -58,7 +58,7 @@ impl GuestState {
         if let Some(key) = &idempotency_key {
             self.check_public(key, "idempotency key").map_err(EffectError::NotPermitted)?;
         }
-        let (fields, delay) = (self.fields(fields)?, effects::time(delay_ms));
+        let (fields, delay) = (self.fields(fields)?, effects::bounded_time(delay_ms));
         let mut task = self.attempt.effects.source()?.new_task(&queue, fields, delay, idempotency_key)?;
         telemetry::add_to(&mut task.fields, || self.attempt.effects.traceparent());
         Ok(task)

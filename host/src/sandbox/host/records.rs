@@ -29,7 +29,7 @@ impl Host for GuestState {
     }
 
     fn expire(&mut self, key: String, ttl_ms: u64) -> Reply<()> {
-        self.change_record(key, |effects, key| effects.expire_record(key, effects::time(ttl_ms)))
+        self.change_record(key, |effects, key| effects.expire_record(key, effects::bounded_time(ttl_ms)))
     }
 
     fn convert_error(&mut self, error: CallError) -> wasmtime::Result<Error> {

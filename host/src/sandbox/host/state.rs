@@ -15,7 +15,7 @@ impl Host for GuestState {
 
     fn set(&mut self, key: String, value: Vec<u8>, ttl_ms: u64) -> Reply<()> {
         let value = self.log().mask().owned(value);
-        let ttl = (ttl_ms > 0).then(|| effects::time(ttl_ms));
+        let ttl = (ttl_ms > 0).then(|| effects::bounded_time(ttl_ms));
         self.change_state(key, StateChange::Set { value, ttl })
     }
 

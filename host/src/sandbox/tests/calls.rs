@@ -112,7 +112,7 @@ async fn children_are_deleted_when_their_effects_are_dropped_without_a_commit() 
         if let Outcome::Completed { effects: Some(effects), .. } = outcome(&report) {
             assert_eq!(stage.unstaged(), 0, "they wait for their commit");
             if commits {
-                effects.were_committed();
+                effects.mark_committed();
             }
         }
         drop(report);

@@ -1,9 +1,10 @@
 //! `tqhost dead import`: brings back dead letters that an export wrote.
 //!
 //! In: a queue and a file of JSON Lines. Out: how many were added. All lines are read before anything is
-//! added, so that a wrong one is named first. A task that is dead already is left out, so the command may be
-//! repeated. The lines go to Redis, from where a job adds them, so the command need not live until the end.
-//! Not here: the form of a line (`operations::letters`), the job (`operations::jobs`).
+//! added, so that a wrong line is named before anything changes. A task that is dead already is left out, so
+//! the command may be repeated. The command sends the lines to Redis, and a job adds them from there; hosts
+//! go on with the job if the command ends. Not here: the form of a line (`operations::letters`), the job
+//! (`operations::jobs`).
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -12,12 +13,12 @@ use std::io::{BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
+use clap::Args;
 use serde::Serialize;
 
-use super::args::DeadImportArgs;
 use super::context::{open, rules};
-use super::exit::{CommandError, CommandResult};
-use super::jobs::carry_out;
+use super::exit::CommandResult;
+use super::follow::carry_out;
 use super::output::{Out, note};
 use super::progress::{CommandProgress, interrupted};
 use super::text;
@@ -37,6 +38,19 @@ const BATCH_BYTES: usize = 4 << 20;
 const LINES: u64 = 500;
 /// Dead letters that one read looks at.
 const PAGE: usize = 500;
+/// Said of an import that ended before its job began.
+const NOTHING: &str = "nothing was added";
+
+#[derive(Debug, Args)]
+pub(super) struct DeadImportArgs {
+    /// The queue's name in the configuration
+    queue: String,
+    /// A file with a dead letter on each line. Nothing is added unless every line is good
+    file: PathBuf,
+    /// Count only, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+}
 
 /// The result of an import. Both numbers together are the number of lines.
 #[derive(Debug, Default, Serialize)]
@@ -48,18 +62,21 @@ struct ImportCounts {
 
 /// The dead letters of the file that name another queue.
 #[derive(Debug, Default)]
-struct Others {
+struct OtherQueues {
     count: u64,
+    /// The first queue that is named.
     first: Option<String>,
 }
 
-impl Others {
+impl OtherQueues {
     fn see(&mut self, letter: ImportedLetter) {
-        self.count += u64::from(letter.from.is_some());
-        self.first = self.first.take().or(letter.from);
+        if let Some(from) = letter.from {
+            self.count += 1;
+            self.first.get_or_insert(from);
+        }
     }
 
-    /// The operator says which queue gets them: its table may have been renamed.
+    /// Tells the operator, who alone can know whether the queue was renamed.
     fn tell(&self, queue: &str) {
         let Some(first) = &self.first else { return };
         let which = text::plural(self.count, "dead letter");
@@ -77,9 +94,9 @@ pub(super) async fn run(config: &Config, args: DeadImportArgs, out: &mut Out) ->
     let file = LetterFile { path };
     let hasher = RandomState::new();
     let mut progress = CommandProgress::begin()?;
-    // A hash per line: ids themselves may be many, and only those that are dead already are compared.
+    // A hash for each line takes less memory than its id. Only ids of dead letters in Redis are kept whole.
     let (mut hashes, mut read, mut bytes) = (HashSet::new(), 0_u64, 0_u64);
-    let mut others = Others::default();
+    let mut others = OtherQueues::default();
     for line in file.lines(&name)? {
         let letter = line?;
         hashes.insert(hasher.hash_one(&letter.id));
@@ -87,7 +104,7 @@ pub(super) async fn run(config: &Config, args: DeadImportArgs, out: &mut Out) ->
         others.see(letter);
         read += 1;
         if read.is_multiple_of(LINES) && progress.look().await {
-            return Err(nothing());
+            return Err(interrupted(NOTHING));
         }
         progress.tell(|| format!("{} read", text::plural(read, "line")));
     }
@@ -95,7 +112,7 @@ pub(super) async fn run(config: &Config, args: DeadImportArgs, out: &mut Out) ->
         let most = MOST_BYTES >> 20;
         return Err(anyhow!("{} has more than {most} MiB: split it", file.path.display()).into());
     }
-    let queue = progress.step(open(config, &name)).await.ok_or_else(nothing)??;
+    let queue = progress.needed(NOTHING, open(config, &name)).await?;
     let is_named = |id: &str| hashes.contains(&hasher.hash_one(id));
     let mut there = dead_already(&queue, is_named, &mut progress).await?;
     let mut counts = ImportCounts::default();
@@ -113,8 +130,8 @@ pub(super) async fn run(config: &Config, args: DeadImportArgs, out: &mut Out) ->
         }
         let seen = at as u64 + 1;
         if seen.is_multiple_of(LINES) && progress.look().await {
-            let looked_at = || interrupted(&format!("{} looked at", text::plural(seen, "line")));
-            return Err(if dry_run { looked_at() } else { nothing() });
+            let looked_at = format!("{} looked at", text::plural(seen, "line"));
+            return Err(interrupted(if dry_run { &looked_at } else { NOTHING }));
         }
         if sent.batch.len() >= BATCH || sent.bytes >= BATCH_BYTES {
             sent.send(&queue, &mut progress).await?;
@@ -150,7 +167,7 @@ async fn dead_already(
     let (mut there, mut after, mut examined) = (HashSet::new(), None::<String>, 0);
     loop {
         let page = patiently(|| queue.newest_dead(after.as_deref(), PAGE));
-        let page = progress.step(page).await.ok_or_else(nothing)??;
+        let page = progress.needed(NOTHING, page).await?;
         examined += page.len() as u64;
         there.extend(page.iter().filter(|letter| is_named(&letter.id)).map(|letter| letter.id.clone()));
         if page.len() < PAGE {
@@ -158,14 +175,10 @@ async fn dead_already(
         }
         after = page.last().map(|last| last.entry.clone());
         if progress.is_interrupted() {
-            return Err(nothing());
+            return Err(interrupted(NOTHING));
         }
         progress.tell(|| format!("{examined} dead letters of the queue looked at"));
     }
-}
-
-fn nothing() -> CommandError {
-    interrupted("nothing was added")
 }
 
 /// The dead letters that are sent to Redis, for a job that adds them. Nothing is added before there is a job,
@@ -186,11 +199,11 @@ impl LetterUpload {
         }
         let keeping = queue.keeping(&self.job);
         let sent = progress.step(patiently(|| keeping.keep(&self.batch))).await;
-        sent.ok_or_else(nothing)?.context("nothing was added")?;
+        sent.ok_or_else(|| interrupted(NOTHING))?.context(NOTHING)?;
         self.count += self.batch.len() as u64;
         (self.batch, self.bytes) = (Vec::new(), 0);
         if progress.is_interrupted() {
-            return Err(nothing());
+            return Err(interrupted(NOTHING));
         }
         progress.tell(|| format!("{} sent to Redis", text::plural(self.count, "dead letter")));
         Ok(())

@@ -89,8 +89,8 @@ async fn enqueue(config: &Config, args: EnqueueArgs, traces: Traces, out: &mut O
     let start = Instant::now();
     // Whatever can be wrong is found before anything is sent.
     let source = match &args.jsonl {
-        None => Source::Arguments(single(&args, delay)?),
-        Some(path) => Source::Lines(checked(path, delay)?.0),
+        None => TaskSource::Arguments(single(&args, delay)?),
+        Some(path) => TaskSource::Lines(checked(path, delay)?.0),
     };
     let link = connect(config).await?;
     let mut sender = Sender {
@@ -104,8 +104,8 @@ async fn enqueue(config: &Config, args: EnqueueArgs, traces: Traces, out: &mut O
         progress: CommandProgress::begin()?,
     };
     match source {
-        Source::Arguments(task) => sender.send(vec![task], &[None], out).await?,
-        Source::Lines(lines) => {
+        TaskSource::Arguments(task) => sender.send(vec![task], &[None], out).await?,
+        TaskSource::Lines(lines) => {
             let sent = sender.send_lines(&lines, delay, out).await;
             if sent.is_err() {
                 ends::print_ids(&sender.ids, out);
@@ -131,7 +131,7 @@ async fn enqueue(config: &Config, args: EnqueueArgs, traces: Traces, out: &mut O
 }
 
 /// The place that the tasks come from.
-enum Source {
+enum TaskSource {
     Arguments(NewTask),
     Lines(JsonLines),
 }

@@ -91,33 +91,13 @@ pub(super) async fn run(config: &Config, args: DeadImportArgs, out: &mut Out) ->
     let DeadImportArgs { queue: name, file: path, dry_run } = args;
     out.dry_run = dry_run;
     rules(config, &name)?;
-    let file = LetterFile { path };
-    let hasher = RandomState::new();
     let mut progress = CommandProgress::begin()?;
-    // A hash for each line takes less memory than its id. Only ids of dead letters in Redis are kept whole.
-    let (mut hashes, mut read, mut bytes) = (HashSet::new(), 0_u64, 0_u64);
-    let mut others = OtherQueues::default();
-    for line in file.lines(&name)? {
-        let letter = line?;
-        hashes.insert(hasher.hash_one(&letter.id));
-        bytes += letter.bytes() as u64;
-        others.see(letter);
-        read += 1;
-        if read.is_multiple_of(LINES) && progress.look().await {
-            return Err(interrupted(NOTHING));
-        }
-        progress.tell(|| format!("{} read", text::plural(read, "line")));
-    }
-    if bytes > MOST_BYTES {
-        let most = MOST_BYTES >> 20;
-        return Err(anyhow!("{} has more than {most} MiB: split it", file.path.display()).into());
-    }
+    let (ids, others) = read_all(&path, &name, &mut progress).await?;
     let queue = progress.needed(NOTHING, open(config, &name)).await?;
-    let is_named = |id: &str| hashes.contains(&hasher.hash_one(id));
-    let mut there = dead_already(&queue, is_named, &mut progress).await?;
+    let mut there = dead_already(&queue, &ids, &mut progress).await?;
     let mut counts = ImportCounts::default();
     let mut sent = LetterUpload { job: new_id(), count: 0, batch: Vec::new(), bytes: 0 };
-    for (at, line) in file.lines(&name)?.enumerate() {
+    for (at, line) in letters(&path, &name)?.enumerate() {
         let letter = line?;
         // The second of two lines with the same id is left out.
         if !there.insert(letter.id.clone()) {
@@ -158,10 +138,54 @@ pub(super) async fn run(config: &Config, args: DeadImportArgs, out: &mut Out) ->
     Ok(())
 }
 
-/// The ids of the dead letters that are there and in the file.
+/// The ids of the dead letters of the file, as hashes, which take less memory. Another id may have the hash
+/// of one of them.
+#[derive(Default)]
+struct FileIds {
+    hasher: RandomState,
+    hashes: HashSet<u64>,
+}
+
+impl FileIds {
+    fn add(&mut self, id: &str) {
+        self.hashes.insert(self.hasher.hash_one(id));
+    }
+
+    fn has(&self, id: &str) -> bool {
+        self.hashes.contains(&self.hasher.hash_one(id))
+    }
+}
+
+/// Reads the whole file, so that a wrong line is found before anything is added.
+async fn read_all(
+    path: &Path,
+    queue: &str,
+    progress: &mut CommandProgress,
+) -> CommandResult<(FileIds, OtherQueues)> {
+    let (mut ids, mut others) = (FileIds::default(), OtherQueues::default());
+    let (mut read, mut bytes) = (0_u64, 0_u64);
+    for letter in letters(path, queue)? {
+        let letter = letter?;
+        ids.add(&letter.id);
+        bytes += letter.bytes() as u64;
+        others.see(letter);
+        read += 1;
+        if read.is_multiple_of(LINES) && progress.look().await {
+            return Err(interrupted(NOTHING));
+        }
+        progress.tell(|| format!("{} read", text::plural(read, "line")));
+    }
+    if bytes > MOST_BYTES {
+        let most = MOST_BYTES >> 20;
+        return Err(anyhow!("{} has more than {most} MiB: split it", path.display()).into());
+    }
+    Ok((ids, others))
+}
+
+/// The ids of the dead letters that are there, and probably in the file, too.
 async fn dead_already(
     queue: &Queue,
-    is_named: impl Fn(&str) -> bool,
+    ids: &FileIds,
     progress: &mut CommandProgress,
 ) -> CommandResult<HashSet<String>> {
     let (mut there, mut after, mut examined) = (HashSet::new(), None::<String>, 0);
@@ -169,7 +193,7 @@ async fn dead_already(
         let page = patiently(|| queue.newest_dead(after.as_deref(), PAGE));
         let page = progress.needed(NOTHING, page).await?;
         examined += page.len() as u64;
-        there.extend(page.iter().filter(|letter| is_named(&letter.id)).map(|letter| letter.id.clone()));
+        there.extend(page.iter().filter(|letter| ids.has(&letter.id)).map(|letter| letter.id.clone()));
         if page.len() < PAGE {
             return Ok(there);
         }
@@ -210,55 +234,48 @@ impl LetterUpload {
     }
 }
 
-/// A file with dead letters.
-struct LetterFile {
-    path: PathBuf,
-}
-
-impl LetterFile {
-    /// The dead letters of the file, from its beginning. A wrong line is an error with its number.
-    fn lines(&self, queue: &str) -> CommandResult<impl Iterator<Item = CommandResult<ImportedLetter>>> {
-        let name = self.path.display().to_string();
-        let cannot = || format!("cannot read {name}");
-        // It is read twice, which a pipe cannot be.
-        let kind = std::fs::metadata(&self.path).with_context(cannot)?;
-        if !kind.is_file() {
-            return Err(anyhow!("cannot read {name}: it is no regular file").into());
-        }
-        let mut reader = BufReader::with_capacity(1 << 16, File::open(&self.path).with_context(cannot)?);
-        let (mut number, mut since_end, mut line) = (0_u64, 0_u64, Vec::new());
-        let (queue, path) = (queue.to_owned(), self.path.clone());
-        Ok(std::iter::from_fn(move || {
-            loop {
-                number += 1;
-                let bad = |why: String| Some(Err(anyhow!("{} line {number}: {why}", path.display()).into()));
-                match next_line(&mut reader, &mut line, &path) {
-                    Ok(true) => {}
-                    Ok(false) => return None,
-                    Err(error) => return Some(Err(error)),
-                }
-                if line.len() as u64 > MAX_LINE {
-                    return bad(format!("it is longer than {} MiB", MAX_LINE >> 20));
-                }
-                if line.trim_ascii().is_empty() {
-                    continue;
-                }
-                match read_line(&line, &queue) {
-                    Ok(FileLine::Letter(letter)) => {
-                        since_end += 1;
-                        return Some(Ok(letter));
-                    }
-                    Ok(FileLine::End(letters)) if letters == since_end => since_end = 0,
-                    Ok(FileLine::End(letters)) => {
-                        return bad(format!(
-                            "the download had {letters} dead letters, and {since_end} are in the file"
-                        ));
-                    }
-                    Err(why) => return bad(why),
-                }
-            }
-        }))
+/// The dead letters of the file, from its beginning. A wrong line is an error with its number.
+fn letters(path: &Path, queue: &str) -> CommandResult<impl Iterator<Item = CommandResult<ImportedLetter>>> {
+    let name = path.display().to_string();
+    let cannot = || format!("cannot read {name}");
+    // It is read twice, which a pipe cannot be.
+    let kind = std::fs::metadata(path).with_context(cannot)?;
+    if !kind.is_file() {
+        return Err(anyhow!("cannot read {name}: it is no regular file").into());
     }
+    let mut reader = BufReader::with_capacity(1 << 16, File::open(path).with_context(cannot)?);
+    let (mut number, mut since_end, mut line) = (0_u64, 0_u64, Vec::new());
+    let (queue, path) = (queue.to_owned(), path.to_owned());
+    Ok(std::iter::from_fn(move || {
+        loop {
+            number += 1;
+            let bad = |why: String| Some(Err(anyhow!("{} line {number}: {why}", path.display()).into()));
+            match next_line(&mut reader, &mut line, &path) {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(error) => return Some(Err(error)),
+            }
+            if line.len() as u64 > MAX_LINE {
+                return bad(format!("it is longer than {} MiB", MAX_LINE >> 20));
+            }
+            if line.trim_ascii().is_empty() {
+                continue;
+            }
+            match read_line(&line, &queue) {
+                Ok(FileLine::Letter(letter)) => {
+                    since_end += 1;
+                    return Some(Ok(letter));
+                }
+                Ok(FileLine::End(letters)) if letters == since_end => since_end = 0,
+                Ok(FileLine::End(letters)) => {
+                    return bad(format!(
+                        "the download had {letters} dead letters, and {since_end} are in the file"
+                    ));
+                }
+                Err(why) => return bad(why),
+            }
+        }
+    }))
 }
 
 /// Reads a line, or the beginning of one that is too long. False at the end.

@@ -110,7 +110,9 @@ impl TextTable {
     }
 
     pub(super) fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
-        self.rows.push(cells.into_iter().collect());
+        let cells: Vec<Cell> = cells.into_iter().collect();
+        debug_assert_eq!(cells.len(), self.columns.len(), "a row has a cell for each column");
+        self.rows.push(cells);
     }
 
     /// The width of each column, and the columns that are left out, so that the table has no more than `most`

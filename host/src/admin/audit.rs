@@ -14,14 +14,14 @@ const MAX_IDS: usize = 10;
 /// The most characters of what a client has sent, in a line.
 const MAX_CHARS: usize = 1_000;
 
-/// The subject of a change, and its result. Fields that do not apply are left out of the line.
+/// The subject of a change, and its result. The line of the log leaves out fields without a value.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AuditNote {
     pub queue: Option<String>,
     pub plugin: Option<String>,
     /// The tasks that were named.
     pub ids: Vec<String>,
-    /// The filter, as JSON, of a change of all tasks that match.
+    /// The filter as JSON, if the change is on all tasks that match.
     pub filter: Option<String>,
     pub dry_run: bool,
     pub succeeded: Option<u64>,

@@ -1,14 +1,14 @@
 //! The path below which a proxy shows this host (`base_path` of `[admin]`).
 //!
-//! In: the path, once. Out: each path of the host as a browser sees it, and each path of a browser as the
-//! host knows it. Everything that leads to a path of this host is made by [`at`].
+//! In: the base path, set once. Out: the paths of this host as a browser sees them ([`at`], which makes every
+//! link to this host), and paths of requests without the base ([`strip`]).
 
 use std::sync::OnceLock;
 
 use axum::http::Uri;
 use axum::http::uri::PathAndQuery;
 
-/// A process has one admin address, so this is the same for all that it answers.
+/// A process has one admin address, so one base path serves all of its answers.
 static BASE: OnceLock<String> = OnceLock::new();
 
 pub(crate) fn set(base: &str) {
@@ -16,7 +16,7 @@ pub(crate) fn set(base: &str) {
     let _ = BASE.set(base.to_owned());
 }
 
-/// The path: empty, or `/…` without a slash at its end.
+/// The base path: empty, or `/…` without a slash at its end.
 pub(crate) fn get() -> &'static str {
     BASE.get().map_or("", String::as_str)
 }
@@ -26,7 +26,7 @@ pub(crate) fn at(path: &str) -> String {
     format!("{}{path}", get())
 }
 
-/// Takes the base away, where the proxy left it. The rest is a path of this host.
+/// Removes the base path if the proxy has left it there. Other paths stay as they are.
 pub(super) fn strip(base: &str, uri: &mut Uri) {
     let Some(whole) = uri.path_and_query().map(PathAndQuery::as_str) else { return };
     let Some(rest) = whole.strip_prefix(base).filter(|_| !base.is_empty()) else { return };

@@ -4,11 +4,10 @@
 //! In: an address from the configuration. Out: connections for axum, each with a [`ClientPlace`], of which
 //! there are [`MAX_CONNECTIONS`].
 //!
-//! A client keeps its place only while it does its part. The first bytes of a request must be followed by the
-//! rest of its head within 5 seconds, and a connection is closed when the server has written nothing to it
-//! for 30 seconds. While all places are taken, a new connection gets the place of the one that has waited
-//! longest for its client, so silent connections never keep a probe of the health out. A handler that streams
-//! has to write something within the idle time.
+//! A slow client loses its place. The rest of a request's head has to come within 5 seconds after its first
+//! bytes, and a connection is closed when the server has written nothing to it for 30 seconds; a handler that
+//! streams has to write something within that time. While all places are taken, a new connection gets the
+//! place of the one that has waited longest for its client, so silent connections never keep a probe out.
 //!
 //! A few file descriptors are kept for these connections. So a process that has no other left still tells
 //! probes that it lives, and what it lacks.
@@ -39,8 +38,8 @@ use crate::guarded::Guarded;
 
 const MAX_CONNECTIONS: usize = 64;
 const WAITS: ClientWaits = ClientWaits { head: Duration::from_secs(5), idle: Duration::from_secs(30) };
-/// Descriptors that are kept for connections.
-const KEPT: usize = 4;
+/// The number of [`SpareFiles`].
+const SPARE_FILES: usize = 4;
 /// The pause after a failure to accept.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -68,10 +67,10 @@ pub(super) struct Limited {
     listener: TcpListener,
     places: Arc<PlaceTable>,
     times: ClientWaits,
-    kept: SpareFiles,
+    spare: SpareFiles,
 }
 
-/// Descriptors that are open for no other purpose than to be closed when a connection needs one.
+/// Open files, one of which is closed when a connection needs a descriptor and the process has none left.
 #[derive(Clone, Default)]
 struct SpareFiles(Arc<Guarded<Vec<File>>>);
 
@@ -79,23 +78,24 @@ impl SpareFiles {
     /// Opens what is missing, as far as possible.
     fn fill(&self) {
         let mut files = self.0.lock();
-        while files.len() < KEPT
+        while files.len() < SPARE_FILES
             && let Ok(file) = File::open("/dev/null")
         {
             files.push(file);
         }
     }
 
-    /// Closes one. False: none is left.
-    fn free(&self) -> bool {
+    /// Closes one. False: there is none.
+    fn close_one(&self) -> bool {
         self.0.lock().pop().is_some()
     }
 }
 
-/// Takes the descriptor of a connection that was closed before others can.
-struct GiveBack(SpareFiles);
+/// Opens the missing spare files when it is dropped. A connection drops it right after its descriptor was
+/// closed, before another part of the process can use that.
+struct RefillOnDrop(SpareFiles);
 
-impl Drop for GiveBack {
+impl Drop for RefillOnDrop {
     fn drop(&mut self) {
         self.0.fill();
     }
@@ -108,9 +108,9 @@ impl Limited {
 
     pub(super) fn with(listener: TcpListener, most: usize, times: ClientWaits) -> Self {
         let places = PlaceTable { most, taken: Guarded::default(), changed: Notify::new() };
-        let kept = SpareFiles::default();
-        kept.fill();
-        Limited { listener, places: Arc::new(places), times, kept }
+        let spare = SpareFiles::default();
+        spare.fill();
+        Limited { listener, places: Arc::new(places), times, spare }
     }
 }
 
@@ -122,7 +122,7 @@ impl Listener for Limited {
         let (stream, addr) = loop {
             match self.listener.accept().await {
                 Ok(accepted) => break accepted,
-                Err(error) if has_no_descriptor(&error) && self.kept.free() => {}
+                Err(error) if has_no_descriptor(&error) && self.spare.close_one() => {}
                 Err(error) => {
                     tracing::debug!(%error, "cannot accept a connection to the admin address");
                     sleep(AGAIN).await;
@@ -132,7 +132,7 @@ impl Listener for Limited {
         let place = self.places.take(addr.ip(), self.times).await;
         let evicted = Box::pin(place.0.evicted.clone().cancelled_owned());
         let deadline = Box::pin(sleep_until(place.0.phase.lock().ends));
-        (Connection { stream, place, evicted, deadline, _give_back: GiveBack(self.kept.clone()) }, addr)
+        (Connection { stream, place, evicted, deadline, _refill: RefillOnDrop(self.spare.clone()) }, addr)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -148,7 +148,7 @@ fn has_no_descriptor(error: &io::Error) -> bool {
 struct PlaceTable {
     most: usize,
     taken: Guarded<BTreeMap<u64, ClientPlace>>,
-    /// A place came free, or its connection began to wait for its client.
+    /// Notified when a place comes free, or a connection begins to wait for its client.
     changed: Notify,
 }
 
@@ -162,7 +162,8 @@ impl PlaceTable {
         }
     }
 
-    /// Takes a free place, or that of the connection that has waited longest for its client.
+    /// Takes a free place, or that of the connection that has waited longest for its client. None: there is
+    /// no free place, and no connection waits for its client.
     fn take_now(self: &Arc<PlaceTable>, peer: IpAddr, times: ClientWaits) -> Option<ClientPlace> {
         let mut taken = self.taken.lock();
         if taken.len() >= self.most {
@@ -204,7 +205,7 @@ struct ClientPhase {
     is_answered: bool,
     /// A part of a request's head has come.
     has_begun: bool,
-    /// Since when nothing happens unless the client sends or reads.
+    /// Since when the connection waits for its client to send or to read.
     waits_since: Option<Instant>,
     /// When the connection is closed, unless something happens.
     ends: Instant,
@@ -222,12 +223,13 @@ impl ClientPlace {
         self.0.peer
     }
 
-    /// Notes that the head of a request has come. The request is answered until the value is dropped. If it
-    /// has a body, the connection counts as waiting for its client until something is written to the client.
+    /// Notes that the head of a request has come. The request counts as being answered until the result is
+    /// dropped. If it has a body, the connection counts as waiting for its client until something is written
+    /// to it.
     pub(super) fn answers(&self, has_body: bool) -> Answering {
         let mut phase = self.0.phase.lock();
         phase.is_answered = true;
-        phase.waits_since = if has_body { Some(Instant::now()) } else { None };
+        phase.waits_since = has_body.then(Instant::now);
         phase.ends = Instant::now() + self.0.times.idle;
         Answering(self.clone())
     }
@@ -240,7 +242,7 @@ impl ClientPlace {
         self.0.places.changed.notify_one();
     }
 
-    /// Notes that bytes came. Returns the end of the connection, if it is sooner now.
+    /// Notes that bytes came. Returns when the connection ends, if that is sooner now.
     fn received(&self) -> Option<Instant> {
         let mut phase = self.0.phase.lock();
         if phase.is_answered || phase.has_begun {
@@ -287,7 +289,7 @@ impl Drop for Answering {
 }
 
 impl Answering {
-    /// Lives until the server has taken the whole answer.
+    /// Ties this to the body of the answer: the server drops the body when it has taken all of it.
     pub(super) fn with(self, body: Body) -> Body {
         Body::new(AnswerBody { body, _answering: self })
     }
@@ -320,9 +322,9 @@ impl HttpBody for AnswerBody {
 
 /// A connection that fails when its client has kept it waiting for too long, or another one has its place.
 pub(super) struct Connection {
-    // Fields are dropped in this order.
+    // Fields are dropped in this order, which RefillOnDrop relies on.
     stream: TcpStream,
-    _give_back: GiveBack,
+    _refill: RefillOnDrop,
     place: ClientPlace,
     evicted: Pin<Box<WaitForCancellationFutureOwned>>,
     /// May be earlier than the end of the phase, never later.
@@ -330,7 +332,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Fails once the connection is to end. Until then, that wakes the task of `cx`.
+    /// Fails once the connection has to end. Before that, it arranges that the end wakes the task of `cx`.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.evicted.as_mut().poll(cx).is_ready() {
             return Err(io::ErrorKind::ConnectionAborted.into());
@@ -387,17 +389,6 @@ impl AsyncWrite for Connection {
 #[cfg(test)]
 mod tests {
     use super::bind;
-
-    #[tokio::test]
-    async fn an_address_in_use_is_explained() {
-        let taken = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let addr = taken.local_addr().unwrap();
-        let error = format!("{:#}", bind(addr).await.unwrap_err());
-        assert_eq!(
-            error,
-            format!("admin.listen: {addr} is in use by another process; choose another address, or port 0")
-        );
-    }
 
     #[tokio::test]
     async fn another_failure_names_the_key_and_the_cause() {

@@ -1,18 +1,19 @@
 //! The admin server.
 //!
 //!     GET /livez    200 "ok" as long as the runtime answers
-//!     GET /readyz   200 or 503, with the report of `health` as JSON; without its queues for a client that
-//!                   has no bearer token, if one is set
-//!     GET /metrics  a scrape of the metrics as OpenMetrics text; 401 without a bearer token, if one is set
+//!     GET /readyz   200 or 503, with the report of `health` as JSON. Where tokens are set, a client without
+//!                   one is not shown the queues
+//!     GET /metrics  a scrape of the metrics as OpenMetrics text. Where tokens are set, 401 without one
 //!     /v1/…         the HTTP API, once the host has made it; 503 before
 //!     /, /queues/…  the dashboard, once the host has made it; 503 before
 //!     else          404
 //!
-//! All of this is also below `base_path`, where a proxy in front shows it.
+//! All of this is also below `base_path`, for a proxy that shows the host below a path.
 //!
-//! Without tokens, all but `/livez` answer only requests to a loopback name (`request`), so that no page of a
-//! browser reads them by a trick. Errors are `application/problem+json`. In: a bound listener, the
-//! [`AdminState`], a token that stops the server. Out: answers over HTTP.
+//! In: a bound listener, the [`AdminState`], a token that stops the server. Out: answers over HTTP; errors
+//! are `application/problem+json`. Without tokens, everything but `/livez` answers only requests to a
+//! loopback name (`request`): a page of another site can give a name of its own this host's address, and
+//! would read it then.
 //!
 //! Not here: what is in a scrape (`metrics`), the API (`api`), the loops that beat (`worker`), limits on
 //! connections (`listener`).
@@ -22,6 +23,7 @@ pub(crate) mod base_path;
 pub(crate) mod health;
 mod listener;
 pub(crate) mod problem;
+mod pulse;
 mod refused;
 pub(crate) mod request;
 pub(crate) mod roles;
@@ -47,10 +49,11 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 
-pub(crate) use health::{FetchPulse, FetchState, Health};
+pub(crate) use health::Health;
 use listener::ClientPlace;
 pub(crate) use listener::bind;
 use problem::{ApiProblem, ProblemCode};
+pub(crate) use pulse::{FetchPulse, FetchState};
 pub(crate) use refused::RefusedTokens;
 use request::{REQUEST_ID, is_change, known_host, request_id};
 use tokens::{Caller, Tokens};
@@ -63,10 +66,10 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 /// The state that the endpoints show.
 #[derive(Clone)]
 pub(crate) struct AdminState {
-    /// Empty until the host has made the parts that have figures. A scrape of it must not block.
+    /// Empty until the host has made the parts that count something. To encode it must not block.
     pub metrics: Arc<OnceLock<Registry>>,
     pub health: Health,
-    /// The bearer tokens, of which `/metrics` asks for any.
+    /// The bearer tokens. Each of them opens `/metrics`.
     pub tokens: Tokens,
     pub refused: RefusedTokens,
     /// The address of the listener.
@@ -105,7 +108,8 @@ fn routes(state: AdminState) -> Router {
         .with_state(state)
 }
 
-/// Answers below the base path, too. A path without it is that of a proxy that takes it away, or of a probe.
+/// Answers below the base path, too. A path without it comes from a probe, or through a proxy that removes
+/// it.
 fn below_base(routes: Router) -> Router {
     Router::new().fallback(move |mut request: Request| {
         base_path::strip(base_path::get(), request.uri_mut());
@@ -114,11 +118,12 @@ fn below_base(routes: Router) -> Router {
     })
 }
 
-/// The user whom a trusted proxy names, or what is wrong with the name: for the dashboard.
+/// The user that a trusted proxy names, or why the name is refused. The dashboard finds this in a request.
 #[derive(Debug, Clone)]
 pub(crate) struct ProxiedUser(pub Result<Option<Caller>, ApiProblem>);
 
-/// Stands in front of every request.
+/// Does what every request needs: keeps its connection while it is answered, notes a wrong token, and sets
+/// the headers of the answer.
 async fn front(
     State(state): State<AdminState>,
     ConnectInfo(place): ConnectInfo<ClientPlace>,
@@ -130,11 +135,10 @@ async fn front(
     request.extensions_mut().insert(ProxiedUser(user));
     let is_login = request.method() == Method::POST && request.uri().path() == "/login";
     let headers = request.headers();
-    let is_wrong = headers.contains_key(AUTHORIZATION) && state.tokens.caller(headers).is_none();
+    let has_wrong_token = headers.contains_key(AUTHORIZATION) && state.tokens.caller(headers).is_none();
     let mut response = next.run(request).await;
-    if (is_wrong || is_login)
-        && response.extensions().get::<ProblemCode>() == Some(&ProblemCode::Unauthorized)
-    {
+    let is_refused = response.extensions().get() == Some(&ProblemCode::Unauthorized);
+    if is_refused && (has_wrong_token || is_login) {
         state.refused.note(place.peer()).await;
     }
     let headers = response.headers_mut();
@@ -143,16 +147,14 @@ async fn front(
     response.map(|body| answering.with(body))
 }
 
-/// The problem of a request without the token that it needs, or to a name that may lead here by a trick.
+/// Refuses a request without the token that it needs, or with a `Host` that is none of this machine.
 fn admit(state: &AdminState, headers: &HeaderMap) -> Result<(), ApiProblem> {
     known_host(&state.tokens, headers, state.listen)?;
-    match state.tokens.caller(headers) {
-        Some(_) => Ok(()),
-        None => {
-            let detail = "this endpoint asks for a token of [admin]: Authorization: Bearer …";
-            Err(ApiProblem::new(ProblemCode::Unauthorized, detail))
-        }
+    if state.tokens.caller(headers).is_some() {
+        return Ok(());
     }
+    let detail = "this endpoint asks for a token of [admin]: Authorization: Bearer …";
+    Err(ApiProblem::new(ProblemCode::Unauthorized, detail))
 }
 
 async fn readyz(State(state): State<AdminState>, headers: HeaderMap) -> Response {
@@ -205,7 +207,7 @@ pub(crate) fn is_page(path: &str) -> bool {
     PAGES.contains(&first)
 }
 
-/// Everything else: the API or the dashboard, if it is meant and there.
+/// Sends all other requests to the API or to the dashboard.
 async fn others(State(state): State<AdminState>, request: Request) -> Response {
     let path = request.uri().path();
     let router = match path {
@@ -237,8 +239,8 @@ fn nothing_here() -> Response {
     ApiProblem::new(ProblemCode::NotFound, detail).into_response()
 }
 
-/// Answers instead of the API and the dashboard before the host has made them, as they answer every request:
-/// with its id, and a change with a line in the audit.
+/// The answer for the API and the dashboard until the host has made them. As theirs, it has the id of the
+/// request, and a change has a line in the audit.
 fn starting(state: &AdminState, request: &Request) -> Response {
     let detail = "the host is starting, or Redis is away: see /readyz";
     let mut response = ApiProblem::new(ProblemCode::Starting, detail).into_response();

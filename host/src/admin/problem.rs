@@ -123,7 +123,7 @@ impl IntoResponse for ApiProblem {
             code,
             detail: self.detail,
         };
-        // This status and this type replace those of `Json`.
+        // The status and the content type replace those of `Json`.
         let mut response = (status, [(CONTENT_TYPE, "application/problem+json")], Json(body)).into_response();
         if let Some(seconds) = self.code.retry_after() {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));

@@ -1,8 +1,8 @@
-//! Makes guessing a token slow and seen.
+//! Makes it slow to guess a token, and tells of it.
 //!
 //! In: each request with a token that is none of `[admin]`. Out: a delay before its answer, a count for the
 //! metrics, and a line in the log, at most one a minute. A right token is never delayed, so nobody can shut
-//! others out by guessing; what keeps a token from being guessed is its length (`config::admin`).
+//! others out by guessing. A token is safe by its length (`config::admin`), not by the delay.
 //!
 //! Not here: comparing tokens (`tokens`).
 
@@ -53,7 +53,7 @@ impl RefusedTokens {
     /// Notes a wrong token from this address, and waits before its answer.
     pub(super) async fn note(&self, from: IpAddr) {
         self.0.count.inc();
-        if let Some(tries) = self.to_log(Instant::now()) {
+        if let Some(tries) = self.count_try(Instant::now()) {
             tracing::warn!(
                 %from,
                 tries,
@@ -65,8 +65,9 @@ impl RefusedTokens {
         }
     }
 
-    /// How many tries the log has not told of, if it may tell of them now.
-    fn to_log(&self, now: Instant) -> Option<u64> {
+    /// Counts a try for the log. Returns the number of tries since its last line, if it is time for another
+    /// one.
+    fn count_try(&self, now: Instant) -> Option<u64> {
         let mut unlogged = self.0.unlogged.lock();
         unlogged.tries += 1;
         if unlogged.logged.is_some_and(|at| now < at + LOG_EVERY) {
@@ -84,7 +85,8 @@ mod tests {
     #[test]
     fn the_log_tells_of_all_tries_once_a_minute() {
         let (refused, now) = (RefusedTokens::default(), Instant::now());
-        let told = [0, 1, 59, 60, 61, 200].map(|seconds| refused.to_log(now + Duration::from_secs(seconds)));
+        let told =
+            [0, 1, 59, 60, 61, 200].map(|seconds| refused.count_try(now + Duration::from_secs(seconds)));
         assert_eq!(told, [Some(1), None, None, Some(3), None, Some(2)]);
     }
 }

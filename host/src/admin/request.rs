@@ -1,5 +1,5 @@
-//! Tells of a request what every answer needs: its id, whether it asks for a change, and whether its `Host`
-//! and `Origin` are those of this listener.
+//! Facts about a request that every answer needs: its id, whether it asks for a change, and whether its
+//! `Host` and `Origin` are those of this listener.
 //!
 //! Not here: who may ask (`api::guard`), the line of a change (`audit`).
 
@@ -34,7 +34,8 @@ pub(crate) fn request_id(headers: &HeaderMap) -> String {
     given.filter(is_good).map_or_else(|| Uuid::now_v7().to_string(), str::to_owned)
 }
 
-/// Without tokens, refuses names that may lead here only by a trick.
+/// Without tokens, refuses a `Host` that is not this machine: a page of another site may have given its own
+/// name this address, so that the browser takes this host for that site.
 pub(crate) fn known_host(tokens: &Tokens, headers: &HeaderMap, listen: SocketAddr) -> Result<(), ApiProblem> {
     if tokens.are_set() || host(headers).is_some_and(|host| is_loopback_name(host, listen)) {
         return Ok(());
@@ -95,7 +96,8 @@ fn shown(value: Option<&HeaderValue>) -> String {
     text.map_or("missing".to_owned(), |text| text.chars().take(MAX_SHOWN).collect())
 }
 
-/// The name in small letters, and the port.
+/// The name in small letters, and the port, which is `usual` where it is not written. None: this is no plain
+/// address.
 fn address_of(authority: &str, usual: u16) -> Option<(String, u16)> {
     let authority: Authority = authority.parse().ok()?;
     let is_plain = !authority.as_str().contains('@') && !authority.host().is_empty();

@@ -1,9 +1,9 @@
 //! The role that each request needs.
 //!
-//! In: the method and the route of a request. Out: the least role that may send it. A request that only
-//! reads needs `read`; each change has a line in [`CHANGES`]. A change without a line there needs `admin`, so
-//! that one that was forgotten is open to nobody else. docs/operations.md has the same table; a test compares
-//! the two, and asks each path with each role.
+//! In: the method and the route of a request. Out: the least role that may send it. A request that only reads
+//! needs `read`; each change has a line in [`CHANGES`]. A change without a line there needs `admin`, so a
+//! forgotten line opens nothing. docs/operations.md has the same table; a test compares the two, and asks
+//! each path with each role.
 //!
 //! Not here: who has which role (`tokens`), what needs no session at all (`dashboard::guard`), the role that
 //! a job needs (`api::guard`), which is in its body.
@@ -66,7 +66,7 @@ const CHANGES: [(&str, AccessRole); 45] = [
 ];
 
 /// The role that a request needs. `route` is its path with the names of its parts; none: there is no such
-/// path, of which everybody may learn.
+/// path, and everybody may be told so.
 pub(crate) fn needed(method: &Method, route: Option<&str>) -> AccessRole {
     let Some(route) = route.filter(|_| is_change(method)) else { return Read };
     let line = format!("{method} {route}");

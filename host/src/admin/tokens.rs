@@ -21,7 +21,7 @@ use crate::secrets::{Bytes32, from_hex};
 
 /// The longest name of a user that a proxy tells.
 const MAX_USER: usize = 128;
-/// Names that stand for no user and no token.
+/// Names that belong to no user and no token.
 const NOT_USERS: [&str; 2] = [ANYBODY, NOBODY];
 const ANYBODY: &str = "anybody";
 const NOBODY: &str = "nobody";
@@ -34,8 +34,8 @@ pub(crate) struct Tokens(Arc<Credentials>);
 struct Credentials {
     tokens: Vec<Credential>,
     proxy: Option<TrustedProxy>,
-    /// The log has told of a name that somebody else than the proxy sent.
-    told: AtomicBool,
+    /// Whether the log has a line about a name of a user that did not come from the proxy.
+    has_warned: AtomicBool,
 }
 
 /// A token.
@@ -47,7 +47,7 @@ pub(crate) struct Credential {
 /// Somebody who may ask.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Caller {
-    /// The name of the token, never its text; or of the user.
+    /// The name of the user or of the token, never the token itself.
     pub name: Arc<str>,
     pub role: AccessRole,
 }
@@ -57,17 +57,17 @@ impl Caller {
         Caller { name: name.into(), role }
     }
 
-    /// Everybody who reaches the address, where there are no tokens.
+    /// A caller of a host without tokens, where everybody who reaches the address may do everything.
     pub(crate) fn anybody() -> Caller {
         Caller::new(ANYBODY, AccessRole::Admin)
     }
 
-    /// Somebody who has not proved anything.
+    /// A caller without a valid token.
     pub(crate) fn nobody() -> Caller {
         Caller::new(NOBODY, AccessRole::Read)
     }
 
-    /// Whether it is somebody with a name of their own.
+    /// Whether the name belongs to a user or a token.
     pub(crate) fn is_known(&self) -> bool {
         !NOT_USERS.contains(&&*self.name)
     }
@@ -90,7 +90,7 @@ impl Tokens {
             Some(Credential { caller: Caller::new(&token.name, token.role), digest })
         });
         let (tokens, proxy) = (in_clear.chain(hashed).collect(), admin.proxy.clone());
-        Tokens(Arc::new(Credentials { tokens, proxy, told: AtomicBool::new(false) }))
+        Tokens(Arc::new(Credentials { tokens, proxy, has_warned: AtomicBool::new(false) }))
     }
 
     /// Whether requests need a token.
@@ -110,7 +110,7 @@ impl Tokens {
     pub(crate) fn caller_with(&self, given: &[u8]) -> Option<Caller> {
         let given = Sha256::digest(given);
         let mut found = None;
-        // All are compared, whatever the first ones say.
+        // The time must not tell which token is like the given one, so all of them are compared.
         for Credential { caller, digest } in &self.0.tokens {
             if bool::from(given.as_slice().ct_eq(digest)) {
                 found = Some(caller);
@@ -124,14 +124,14 @@ impl Tokens {
         self.0.tokens.iter().find(|known| &*known.caller.name == name)
     }
 
-    /// The user whom the proxy names. None: there is no proxy, or it names nobody.
+    /// The user that the proxy names. None: there is no proxy, or it names nobody.
     pub(crate) fn proxied(&self, peer: IpAddr, headers: &HeaderMap) -> Result<Option<Caller>, ApiProblem> {
         let Some(proxy) = &self.0.proxy else { return Ok(None) };
-        let mut told = headers.get_all(&proxy.header).iter();
-        let Some(name) = told.next() else { return Ok(None) };
+        let mut names = headers.get_all(&proxy.header).iter();
+        let Some(name) = names.next() else { return Ok(None) };
         let header = &proxy.header;
         if !proxy.trusts(peer) {
-            if !self.0.told.swap(true, Ordering::Relaxed) {
+            if !self.0.has_warned.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
                     %peer,
                     %header,
@@ -141,19 +141,19 @@ impl Tokens {
             }
             return Ok(None);
         }
-        // A comma would join two names.
+        // Several headers are the same as one with commas, so a comma may hide a second name.
         let is_sane = |name: &&str| {
             let is_plain = |byte: u8| byte.is_ascii_graphic() && !b",;\"<>".contains(&byte);
             (1..=MAX_USER).contains(&name.len()) && name.bytes().all(is_plain)
         };
         let bad = |detail: String| Err(ApiProblem::new(ProblemCode::BadRequest, detail));
-        let Some(name) = name.to_str().ok().filter(is_sane).filter(|_| told.next().is_none()) else {
+        let Some(name) = name.to_str().ok().filter(is_sane).filter(|_| names.next().is_none()) else {
             return bad(format!(
                 "{header} must be there once, with one name of 1 to {MAX_USER} visible ASCII characters and \
                  no comma: let the proxy set it"
             ));
         };
-        // Else the audit would not tell who it was.
+        // The audit tells users and tokens apart by their names alone.
         if self.named(name).is_some() || TAKEN.contains(&name) {
             return bad(format!("{header} is {name}, which is the name of somebody else here"));
         }

@@ -12,9 +12,9 @@ use crate::app;
 use crate::config::Config;
 use crate::queue::rights::{self, AclRule};
 
-/// The first words of each rule. A password has to come after them.
+/// The first words of each rule. The password comes behind them, since `reset` removes passwords.
 const HEAD: [&str; 2] = ["reset", "on"];
-/// The longest line that is printed.
+/// The most characters of a line.
 const COLUMNS: usize = 108;
 
 /// One kind of program as JSON. The names are stable.

@@ -4,27 +4,62 @@
 //! With `--yes`, exit code 1 if something stands in the way, 2 if a decision is missing. Not here: looking
 //! and doing (`crate::doctor::adopt`, `crate::doctor::give_back`).
 
+use clap::Args;
 use serde_json::json;
 
-use super::args::AdoptArgs;
-use super::context::open;
-use super::control::operator;
+use super::context::{open, operator};
 use super::exit::{CommandError, CommandResult};
 use super::output::{Out, Paint, Tone};
 use super::progress::{CommandProgress, interrupted};
 use super::text;
 use crate::config::Config;
-use crate::doctor::adopt::{self, AdoptOrders, AdoptReport};
+use crate::doctor::adopt::{self, AdoptOrders, AdoptReport, Beginning};
+use crate::doctor::dead_format::parse_pair;
 use crate::doctor::give_back::{self, GiveBackOrders};
 use crate::operations::changes::{self, ChangeKind, ChangeView};
 use crate::operations::patiently;
 use crate::queue::hosts;
 
+#[derive(Debug, Args)]
+pub(super) struct AdoptArgs {
+    /// The queue's name in the configuration
+    queue: String,
+    /// Do what the command would do, instead of only telling it
+    #[arg(long)]
+    yes: bool,
+    /// Where the group begins, if it does not exist yet: 0 (every entry runs), $ (only those to come), the id
+    /// of the first entry that runs, or a time like 2026-11-24T08:00:00Z
+    #[arg(long, value_name = "0|$|ID|TIME", value_parser = Beginning::parse)]
+    from: Option<Beginning>,
+    /// The old consumers are stopped, although one of them was heard from a moment ago; with --out: the hosts
+    /// have ended, although their leases last
+    #[arg(long)]
+    stopped: bool,
+    /// The old consumers worked beside hosts of tqhost: what was acknowledged since a host first came, and
+    /// not deleted, is done too
+    #[arg(long)]
+    done: bool,
+    /// Delete the entries that were acknowledged and not deleted
+    #[arg(long)]
+    delete_acked: bool,
+    /// The use of a foreign dead letter's field: tq-id, tq-error, tq-failed-at, tq-attempts or tq-consumer; a
+    /// field of the task; or * for an object whose members are the task's fields [default: what is known by
+    /// its name]
+    #[arg(long = "dead-field", value_name = "NEW=OLD", value_parser = parse_pair)]
+    dead_fields: Vec<(String, String)>,
+    /// Tell what going back takes; with --yes, give the tasks back and remove the keys of tqhost
+    #[arg(long, conflicts_with_all = ["from", "done", "delete_acked", "dead_fields"])]
+    out: bool,
+    /// With --out: also give back tasks that a producer delayed and that are not due; they run at once
+    #[arg(long, requires = "out")]
+    early: bool,
+}
+
 pub(super) async fn run(config: &Config, args: AdoptArgs, out: &mut Out) -> CommandResult {
     let queue = open(config, &args.queue).await?;
     let AdoptArgs { yes, from, stopped, done, delete_acked, dead_fields, out: gives, early, .. } = args;
     let hosts = patiently(|| hosts::list(&queue.link)).await?;
-    // Neither is repeated with --yes: a second call would not tell what the first one did.
+    // Neither call is repeated: with --yes, a second one would not report what the first one did.
     let looked = async {
         if gives {
             let orders = GiveBackOrders { act: yes, early, are_stopped: stopped };
@@ -34,8 +69,10 @@ pub(super) async fn run(config: &Config, args: AdoptArgs, out: &mut Out) -> Comm
             AdoptOrders { act: yes, from, are_stopped: stopped, is_done: done, delete_acked, dead_fields };
         adopt::adopt(&queue, &orders).await
     };
-    let so_far =
-        if yes { "what was done by then stays so; run it again to go on" } else { "nothing was changed" };
+    let so_far = match yes {
+        true => "what was done by then stays so; run it again to go on",
+        false => "nothing was changed",
+    };
     let report = CommandProgress::begin()?.long_step("looking at every task", looked).await;
     let report = report.ok_or_else(|| interrupted(so_far))??;
     let rules = &queue.rules;
@@ -52,13 +89,15 @@ pub(super) async fn run(config: &Config, args: AdoptArgs, out: &mut Out) -> Comm
     });
     let title = format!("{}: stream {}, group {}", rules.name, rules.stream, rules.group);
     out.show(&view, |paint| render(&title, &report, paint));
-    match report {
-        report if yes && report.lacks_beginning && !report.is_blocked() => Err(CommandError::Usage(format!(
+    if ok || !yes {
+        Ok(())
+    } else if report.is_blocked() {
+        Err(CommandError::Reported)
+    } else {
+        Err(CommandError::Usage(format!(
             "say with --from where the group {} begins: 0, $, the id of the first entry that runs, or a time",
             rules.group
-        ))),
-        _ if yes && !ok => Err(CommandError::Reported),
-        _ => Ok(()),
+        )))
     }
 }
 

@@ -1,22 +1,52 @@
 //! `tqhost cancel`: cancels a task, several, or all that match.
 //!
-//! In: a queue's name, and ids or aliases of tasks, or filters. Out: a sentence, or an object as JSON; of
-//! several tasks also which were not cancelled and why, and then exit code 1. It may be repeated: the second
-//! time changes nothing. With `--dry-run` the first time changes nothing, either. Not here: what is cancelled
-//! with a task (`operations`), all that match (`many`), how hosts carry it out (`worker`).
+//! In: a queue's name, and ids or aliases of tasks, or filters. Out: a sentence, or an object as JSON; for
+//! several tasks also which of them were not cancelled and why, and then exit code 1. A command that is
+//! repeated changes nothing, and with `--dry-run` no command does. Not here: what is cancelled with a task
+//! (`operations`), all that match (`many`), how hosts carry it out (`worker`).
 
-use super::args::CancelArgs;
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+
 use super::context::open;
+use super::each_task::{TaskResults, each_task};
 use super::exit::{CommandError, CommandResult};
-use super::filters::check_choice;
-use super::many;
+use super::filters::{TaskFilterArgs, check_choice};
+use super::many::{self, ManyOptions};
 use super::output::Out;
-use super::refused::{RefusedTask, TaskResults, each};
 use super::text;
 use crate::config::Config;
 use crate::operations::jobs::{Deed, JobOrder};
 use crate::operations::{self, Cancelled, MOST_IDS};
-use crate::queue::{Queue, Status};
+use crate::queue::Status;
+
+#[derive(Debug, Args)]
+pub(super) struct CancelArgs {
+    /// The queue's name in the configuration
+    queue: String,
+    /// Task ids, at most 1000, as enqueue printed them; or names that the queue's `id` gives to tasks
+    #[arg(value_name = "ID", conflicts_with = "all")]
+    ids: Vec<String>,
+    /// All that have not ended, or those of them that match the filters
+    #[arg(long)]
+    all: bool,
+    /// With --all: only those in this state
+    #[arg(
+        long,
+        requires = "all",
+        conflicts_with = "ids",
+        value_parser = PossibleValuesParser::new(["queued", "delayed", "held", "running"])
+    )]
+    state: Option<String>,
+    #[command(flatten)]
+    filter: TaskFilterArgs,
+    /// Change nothing: tell what would become of each task; with --all, only count them
+    #[arg(long)]
+    dry_run: bool,
+    /// With --all: do not ask before cancelling
+    #[arg(long, requires = "all", conflicts_with = "ids")]
+    yes: bool,
+}
 
 pub(super) async fn run(config: &Config, args: CancelArgs, out: &mut Out) -> CommandResult {
     let CancelArgs { queue: name, ids, all, state, filter, dry_run, yes } = args;
@@ -31,14 +61,18 @@ pub(super) async fn run(config: &Config, args: CancelArgs, out: &mut Out) -> Com
     if all {
         let only = state.as_deref().and_then(|state| state.parse().ok());
         let order = JobOrder { only, ..JobOrder::new(Deed::Cancel, filter) };
-        return many::run(config, &queue, order, (!yes, None), out).await;
+        return many::run(config, &queue, order, ManyOptions { asks: !yes, file: None }, out).await;
     }
     if let [id] = &ids[..] {
         let task = operations::cancel(&config.queues, &queue, id, dry_run).await?;
         out.show(&task, |_| told(&task));
         return Ok(());
     }
-    several(config, &queue, &ids, out).await
+    let act = async |id: &str| operations::cancel(&config.queues, &queue, id, dry_run).await;
+    let so_far = |results: &TaskResults<Cancelled>| {
+        format!("{} of {} gone through, in their order", results.done(), text::plural(ids.len() as u64, "id"))
+    };
+    each_task(&ids, act, so_far, |results| lines(results, dry_run), out).await
 }
 
 /// Says what became of one task, or would.
@@ -73,47 +107,31 @@ fn would_be(id: &str, before: Status) -> String {
     }
 }
 
-/// Cancels the tasks with these ids, or tells what that would do, one after the other.
-async fn several(config: &Config, queue: &Queue, ids: &[String], out: &mut Out) -> CommandResult {
-    let dry_run = out.dry_run;
-    let act = async |id: &str| operations::cancel(&config.queues, queue, id, dry_run).await;
-    let so_far = |results: &TaskResults<Cancelled>| {
-        format!("{} of {} gone through, in their order", results.done(), text::plural(ids.len() as u64, "id"))
-    };
-    let (results, end) = each(ids, act, so_far).await?;
-    if out.json {
-        out.json(&results);
-    } else {
-        lines(&results, dry_run).iter().for_each(|line| out.line(line));
-        results.refused.iter().for_each(RefusedTask::tell);
-    }
-    end
-}
-
-/// Says what was done, for people: how many tasks were cancelled, and which of them are special; or what
-/// would become of each.
+/// The results for people: a line for each task that had failed, and how many were cancelled. Of a dry run, a
+/// line for each task, and how many would be cancelled.
 fn lines(results: &TaskResults<Cancelled>, dry_run: bool) -> Vec<String> {
-    let count =
-        |matches: fn(Status) -> bool| results.tasks.iter().filter(|task| matches(task.before)).count() as u64;
-    let (cancelled, before) = (count(|before| !before.is_end()), count(|it| it == Status::Cancelled));
+    let (mut lines, mut cancelled, mut cancelled_before, mut children) = (Vec::new(), 0, 0, 0);
+    for task in &results.tasks {
+        let of_flow = task.children.unwrap_or(0);
+        match task.before {
+            _ if dry_run => lines.push(would_be(&task.id, task.before)),
+            Status::Failed => lines.push(stays_failed(&task.id, of_flow)),
+            _ => children += of_flow,
+        }
+        cancelled += u64::from(!task.before.is_end());
+        cancelled_before += u64::from(task.before == Status::Cancelled);
+    }
     let many = text::plural(cancelled, "task");
     if dry_run {
-        let mut lines: Vec<String> =
-            results.tasks.iter().map(|task| would_be(&task.id, task.before)).collect();
         lines.push(format!("{many} would be cancelled, of {}", text::plural(results.done() as u64, "id")));
         return lines;
     }
-    let (dead, others): (Vec<_>, Vec<_>) =
-        results.tasks.iter().partition(|task| task.before == Status::Failed);
-    let mut lines: Vec<String> =
-        dead.iter().map(|task| stays_failed(&task.id, task.children.unwrap_or(0))).collect();
     let mut sum = format!("{many} cancelled");
-    let children: u64 = others.iter().filter_map(|task| task.children).sum();
     if children > 0 {
         sum += &format!(", and {} of their flows", text::plural(children, "task"));
     }
-    if before > 0 {
-        sum += &format!("; {before} had been cancelled before");
+    if cancelled_before > 0 {
+        sum += &format!("; {cancelled_before} had been cancelled before");
     }
     lines.push(sum);
     lines
@@ -129,38 +147,29 @@ mod tests {
     }
 
     #[test]
-    fn several_tasks_have_one_sentence() {
-        let tasks = vec![
-            task("1", Status::Pending, Some(0)),
-            task("2", Status::Processing, Some(3)),
-            task("3", Status::Failed, Some(4)),
-            task("4", Status::Cancelled, Some(0)),
-        ];
-        let results = TaskResults { tasks, refused: Vec::new() };
+    fn several_tasks_have_one_sentence_and_a_dry_run_one_for_each() {
+        let results = |children: [Option<u64>; 4]| {
+            let before = [Status::Pending, Status::Processing, Status::Failed, Status::Cancelled];
+            let tasks = (1..).zip(before).zip(children);
+            let tasks =
+                tasks.map(|((id, before), children)| task(&format!("{id}"), before, children)).collect();
+            TaskResults { tasks, refused: Vec::new() }
+        };
         assert_eq!(
-            lines(&results, false),
+            lines(&results([Some(0), Some(3), Some(4), Some(0)]), false),
             [
                 "3 stays FAILED; this cancelled 4 tasks of its flow",
                 "2 tasks cancelled, and 3 tasks of their flows; 1 had been cancelled before",
             ]
         );
-    }
-
-    #[test]
-    fn a_look_tells_what_would_become_of_each() {
-        let tasks = vec![
-            task("1", Status::Pending, None),
-            task("3", Status::Failed, None),
-            task("4", Status::Cancelled, None),
-        ];
-        let results = TaskResults { tasks, refused: Vec::new() };
         assert_eq!(
-            lines(&results, true),
+            lines(&results([None; 4]), true),
             [
                 "1 would be cancelled; it is PENDING",
+                "2 would be cancelled; it is PROCESSING",
                 "3 would stay FAILED; the rest of its flow would be cancelled",
                 "4 is CANCELLED already",
-                "1 task would be cancelled, of 3 ids",
+                "2 tasks would be cancelled, of 4 ids",
             ]
         );
     }

@@ -32,15 +32,14 @@ pub(super) async fn run(config: &Config, args: ChangesArgs, out: &mut Out) -> Co
     let ChangesArgs { queue, plugin, limit } = args;
     let link = connect(config).await?;
     let all = changes::list(&link, queue.as_deref(), plugin.as_deref(), limit.into()).await?;
-    match (out.json, all.is_empty()) {
-        (true, _) => out.json(&all),
-        (false, true) => out.line(format!("None of the last {MOST_CHANGES} changes is of this kind.")),
-        (false, false) => out.line(table(&all, now_ms(), out.paint)),
-    }
+    out.show(&all, |paint| table(&all, now_ms(), paint));
     Ok(())
 }
 
 fn table(all: &[ChangeView], now_ms: u64, paint: Paint) -> String {
+    if all.is_empty() {
+        return format!("None of the last {MOST_CHANGES} changes is of this kind.");
+    }
     let mut table = TextTable::new(&["DETAIL", "OF", "WHO", "WHY"])
         .figures(["WHEN"])
         .names(["WHO"])

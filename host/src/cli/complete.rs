@@ -1,8 +1,8 @@
 //! `tqhost complete`: the names with which a shell completes a word: queues, plugins, ids of tasks.
 //!
 //! In: the words of a command line, up to the one that is completed. Out: the names that begin with that
-//! word. There are none where the word stands for no name, or something is wrong: an error would stand in the
-//! middle of the user's line. Not here: commands and options, which the scripts of `shell` know.
+//! word. Whatever goes wrong, the answer is no name, since an error would be printed in the middle of the
+//! user's line. Not here: commands and options, which the scripts of `shell` know.
 
 use std::path::Path;
 use std::time::Duration;
@@ -28,7 +28,7 @@ struct TypedLine<'l> {
     /// The arguments that are no options.
     values: Vec<&'l str>,
     config: Option<&'l str>,
-    /// The argument for which the word stands.
+    /// The argument that the word is completed for.
     asked: &'l Arg,
 }
 
@@ -58,12 +58,12 @@ pub(super) async fn names(words: &[String]) -> Vec<String> {
     names
 }
 
-/// Finds out what comes behind these words.
+/// Finds the argument that comes behind these words. None: no argument may come.
 fn read<'l>(all: &'l Command, before: &'l [String]) -> Option<TypedLine<'l>> {
     let (mut command, mut above) = (all, all);
     let (mut values, mut config) = (Vec::new(), None);
     let mut option: Option<&Arg> = None;
-    // Bash makes a word of its own of the sign in --config=FILE.
+    // Bash takes --config=FILE for three words, one of which is the sign.
     for word in before.iter().filter(|word| *word != "=") {
         if let Some(named) = option.take() {
             if named.get_id() == "config" {
@@ -120,7 +120,7 @@ async fn ids(config: &Config, line: &TypedLine<'_>) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// The argument for which the word behind these stands, and the configuration that they name.
+    /// The argument that comes behind these words, and the configuration that they name.
     fn asked(line: &str) -> Option<(String, Option<String>)> {
         let mut all = command();
         all.build();

@@ -21,8 +21,8 @@ pub(super) fn show_sample(sample: &[TaskSample]) {
     }
 }
 
-/// Asks, and fails unless the answer is yes; Ctrl-C or SIGTERM is a no. `nothing` says what was not done
-/// then. `option` is the one that answers where nobody can be asked.
+/// Asks, and fails with the text `nothing` unless the answer is yes. Ctrl-C and SIGTERM are a no. Where
+/// nobody can be asked, the error names the `option` that answers.
 pub(super) async fn confirm(question: &str, option: &str, nothing: &str) -> CommandResult {
     if !io::stdin().is_terminal() {
         return Err(CommandError::Usage(format!("{question} Nobody can be asked here: add {option}")));

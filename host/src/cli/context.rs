@@ -1,24 +1,15 @@
 //! The first steps of most commands: find the configuration and the queue that was named, connect to Redis.
 //!
-//! In: a path, a [`Config`] and names from the command line. Out: a [`Queue`], or several one after the
-//! other; or a [`CommandError`] that says what to do. The private Redis of a host may end while a command
-//! uses it, and a key of the queue may have another type; [`explain`] says so in the failure.
-//! Not here: reading the configuration (`config`).
+//! In: a path, a [`Config`] and a name from the command line. Out: a [`Queue`], or a [`CommandError`] that
+//! says what to do. Not here: reading the configuration (`config`), several queues (`each_queue`).
 
 use std::env;
 use std::io::ErrorKind;
 use std::path::{self, Path, PathBuf};
 
-use clap::Args;
-use serde::Serialize;
-use serde_json::json;
-
-use super::exit::{CommandError, CommandResult, is_caused_by};
-use super::output::{Out, note};
-use super::progress::{CommandProgress, interrupted};
-use super::text;
+use super::exit::{CommandError, CommandResult};
 use crate::app;
-use crate::config::{self, Config};
+use crate::config::{Config, QueueRules, RedisServer};
 use crate::embedded;
 use crate::operations;
 use crate::queue::{Link, Queue, QueueError, server};
@@ -51,118 +42,30 @@ fn first_place(places: &[PathBuf; 2]) -> CommandResult<PathBuf> {
     })
 }
 
+/// The configuration of a host. Commands that run no handler use `Config::load_for_commands`.
+pub(super) fn load_config(named: Option<&Path>) -> CommandResult<Config> {
+    Config::load(&config_file(named)?).map_err(|errors| CommandError::Config(errors.to_string()))
+}
+
 /// The rules of the queue `name`.
-pub(super) fn rules<'c>(config: &'c Config, name: &str) -> CommandResult<&'c config::QueueRules> {
+pub(super) fn rules<'c>(config: &'c Config, name: &str) -> CommandResult<&'c QueueRules> {
     Ok(operations::rules(&config.queues, name)?)
-}
-
-/// The queues that a command is for.
-#[derive(Debug, Args)]
-pub(super) struct NamedQueues {
-    /// The queues' names in the configuration
-    #[arg(value_name = "QUEUE", conflicts_with = "all")]
-    queues: Vec<String>,
-    /// All queues of the configuration
-    #[arg(long)]
-    all: bool,
-}
-
-impl NamedQueues {
-    /// Whether the output is that of several queues.
-    pub(super) fn are_several(&self) -> bool {
-        self.all || self.queues.len() > 1
-    }
-
-    fn rules<'c>(&self, config: &'c Config) -> CommandResult<Vec<&'c config::QueueRules>> {
-        match (self.all, self.queues.is_empty()) {
-            (true, _) => Ok(config.queues.iter().collect()),
-            (false, true) => Err(CommandError::Usage("name a queue, or --all".into())),
-            (false, false) => self.queues.iter().map(|name| rules(config, name)).collect(),
-        }
-    }
-}
-
-/// The result of a command for one queue.
-#[derive(Debug)]
-pub(super) struct QueueEnd<V> {
-    /// The output as JSON, and for people.
-    pub view: V,
-    pub text: String,
-    /// Whether the exit code can be 0.
-    pub is_well: bool,
-}
-
-/// Calls `act` for one queue after the other. If a call fails for one of several queues, the others follow,
-/// and the exit code is 1. `what` tells people what it does, and `cut` what Ctrl-C left.
-pub(super) async fn each_queue<V: Serialize>(
-    config: &Config,
-    chosen: &NamedQueues,
-    (what, cut): (&str, &str),
-    act: impl AsyncFn(&Queue) -> CommandResult<QueueEnd<V>>,
-    out: &mut Out,
-) -> CommandResult {
-    let all = chosen.rules(config)?;
-    let link = connect(config).await?;
-    let mut progress = CommandProgress::begin()?;
-    let (mut done, mut failed) = (Vec::new(), Vec::new());
-    let mut are_well = true;
-    for rules in &all {
-        let queue = Queue::new((*rules).clone(), link.clone());
-        match progress.long_step(what, Box::pin(act(&queue))).await {
-            Some(Ok(QueueEnd { view, text, is_well })) => {
-                are_well &= is_well;
-                done.push(view);
-                if !out.json {
-                    out.line(text);
-                }
-            }
-            Some(Err(failure)) => {
-                let failure = failure.naming(&rules.name);
-                if !chosen.are_several() {
-                    return Err(failure);
-                }
-                failed.push((&rules.name, failure.message().unwrap_or_default()));
-            }
-            None => break,
-        }
-        if progress.is_interrupted() {
-            break;
-        }
-    }
-    drop(progress);
-    match done.first() {
-        Some(view) if out.json && !chosen.are_several() => out.json(view),
-        // The names are stable.
-        _ if out.json => {
-            let failed: Vec<_> =
-                failed.iter().map(|(queue, why)| json!({ "queue": queue, "why": why })).collect();
-            out.json(&json!({ "queues": done, "failed": failed }));
-        }
-        _ => {
-            for (queue, why) in &failed {
-                note(&text::escape_block(&format!("tqhost: {queue}: {why}")));
-            }
-        }
-    }
-    let seen = done.len() + failed.len();
-    if seen < all.len() {
-        let of = text::plural(all.len() as u64, "queue");
-        return Err(interrupted(&format!("{cut}; {seen} of {of} gone through, in their order")));
-    }
-    if are_well && failed.is_empty() { Ok(()) } else { Err(CommandError::Reported) }
-}
-
-/// Whether the private Redis of a host does not run: no host runs, and nothing can be asked.
-pub(super) fn is_embedded_down(config: &Config) -> bool {
-    matches!(config.redis, config::RedisServer::Embedded) && !embedded::socket_path(&config.data_dir).exists()
 }
 
 /// Connects to the Redis of the configuration, and checks that it can be used.
 pub(super) async fn connect(config: &Config) -> CommandResult<Link> {
     let link = app::open_redis(config)?.link();
-    // Every command would have its large future.
+    // Without the box, the future of every command would be as large as this one.
     Box::pin(server::check(&link)).await?;
     Ok(link)
+}
+
+/// Connects as [`connect`] does. None: the private Redis of a host does not run, so no host runs.
+pub(super) async fn connect_if_running(config: &Config) -> CommandResult<Option<Link>> {
+    if matches!(config.redis, RedisServer::Embedded) && !embedded::socket_path(&config.data_dir).exists() {
+        return Ok(None);
+    }
+    connect(config).await.map(Some)
 }
 
 /// Adds to a failed connection what the user can do about it, and to a key of another type the name of its
@@ -172,38 +75,39 @@ pub(super) async fn explain(failure: CommandError, config: &Config, queue: Optio
         Some(queue) => failure.naming(queue),
         None => failure,
     };
-    match failure {
-        CommandError::Failed(error) if is_caused_by(&error, QueueError::may_lack_tls) => {
-            CommandError::Failed(
-                error.context("the server may not speak TLS, which rediss:// in redis.url asks for"),
-            )
-        }
-        CommandError::Failed(error)
-            if matches!(config.redis, config::RedisServer::Embedded)
-                && is_caused_by(&error, QueueError::is_connection) =>
-        {
-            let folder = config.data_dir.display();
-            let what = if embedded::takes_connections(&config.data_dir).await {
-                format!(
-                    "the embedded Redis of {folder} is there and does not answer; \
-                     the log of `tqhost run` says more"
-                )
-            } else {
-                format!(
-                    "no host is running with the embedded Redis of {folder}; \
-                     start `tqhost run` first, or set redis.url"
-                )
-            };
-            CommandError::Failed(error.context(what))
-        }
-        failure => failure,
+    if failure.is_caused_by(QueueError::may_lack_tls) {
+        return failure.context("the server may not speak TLS, which rediss:// in redis.url asks for");
     }
+    let is_embedded = matches!(config.redis, RedisServer::Embedded);
+    if !is_embedded || !failure.is_caused_by(QueueError::is_connection) {
+        return failure;
+    }
+    let folder = config.data_dir.display();
+    let why = if embedded::takes_connections(&config.data_dir).await {
+        format!(
+            "the embedded Redis of {folder} is there and does not answer; the log of `tqhost run` says more"
+        )
+    } else {
+        format!(
+            "no host is running with the embedded Redis of {folder}; start `tqhost run` first, or set \
+             redis.url"
+        )
+    };
+    failure.context(&why)
 }
 
 /// Finds the queue, then connects: a wrong name is reported without asking Redis.
 pub(super) async fn open(config: &Config, name: &str) -> CommandResult<Queue> {
     let rules = rules(config, name)?.clone();
     Ok(Queue::new(rules, connect(config).await?))
+}
+
+/// The operator as orders and the log of changes keep it: the user, and the machine.
+pub(super) fn operator() -> String {
+    let uid = nix::unistd::getuid();
+    let user = nix::unistd::User::from_uid(uid).ok().flatten().map(|user| user.name);
+    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    format!("{}@{}", user.unwrap_or_else(|| uid.to_string()), host.unwrap_or_else(|| "a host".to_owned()))
 }
 
 #[cfg(test)]

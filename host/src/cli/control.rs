@@ -1,10 +1,10 @@
-//! `tqhost pause` and `resume`: an operator stops a queue, and lets it go on. `tqhost rollback` and `lift`:
-//! the same for a version of a plugin. `tqhost reload`: all hosts look at a plugin's file.
+//! Orders of an operator to all hosts. `tqhost pause` and `resume` stop queues, and let them go on. `tqhost
+//! rollback` and `lift` stop a version of a plugin, and let it run again. `tqhost reload` lets hosts look at
+//! a plugin's file.
 //!
-//! In: names of queues, or a plugin's name. Out: a sentence for each, or an object as JSON. Each command but
-//! a reload may be repeated: the second time changes nothing. With `--dry-run` the first time changes
-//! nothing, either.
-//! Not here: how Redis and the hosts carry it out (`queue`, `worker`, `plugins`).
+//! In: names of queues, or a plugin's name. Out: a sentence for each, or an object as JSON. A command that is
+//! repeated changes nothing, except for a reload; with `--dry-run` no command does. Not here: how Redis and
+//! the hosts carry it out (`queue`, `worker`, `plugins`).
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use clap::Args;
 use serde_json::json;
 
 use super::confirm::confirm;
-use super::context::{NamedQueues, QueueEnd, connect, each_queue};
+use super::context::{connect, operator};
+use super::each_queue::{NamedQueues, QueueEnd, each_queue};
 use super::exit::{CommandError, CommandResult};
 use super::output::Out;
 use super::progress::CommandProgress;
@@ -118,14 +119,15 @@ async fn set_paused(
     each_queue(config, queues, words, act, out).await
 }
 
-/// Whether the queue is paused, or, `by_hold`, on hold.
-async fn is_stopped(queue: &Queue, by_hold: bool) -> CommandResult<bool> {
-    let (queues, mut found) = ([queue], false);
+/// Whether the queue is paused. With `or_held`, also whether it is on hold.
+async fn is_stopped(queue: &Queue, or_held: bool) -> CommandResult<bool> {
+    let queues = [queue];
+    let mut is_stopped = false;
     for stops in patiently(|| wait::stops(&queue.link, &queues)).await? {
         let stops = stops?;
-        found |= stops.pause.is_some() || (by_hold && stops.held.hold.is_some());
+        is_stopped |= stops.pause.is_some() || (or_held && stops.held.hold.is_some());
     }
-    Ok(found)
+    Ok(is_stopped)
 }
 
 fn sentence(queue: &str, paused: bool, changed: bool, dry_run: bool) -> String {
@@ -144,49 +146,39 @@ fn sentence(queue: &str, paused: bool, changed: bool, dry_run: bool) -> String {
 pub(super) async fn roll_back(config: &Config, args: RollbackArgs, out: &mut Out) -> CommandResult {
     let RollbackArgs { plugin, version, why, look: LookArgs { dry_run } } = args;
     out.dry_run = dry_run;
-    let link = connect(config).await?;
-    let view = match version {
-        Some(seen) if !dry_run => operations::withdraw(&link, &plugin, &seen, &why, &operator()).await?,
+    let (link, by) = (connect(config).await?, operator());
+    let mut view = match version {
+        Some(seen) if !dry_run => operations::withdraw(&link, &plugin, &seen, &why, &by).await?,
         version => operations::withdraw_preview(&link, &plugin, version.as_deref(), Some(&why)).await?,
     };
-    let (view, dry_run) = match (dry_run, &view.order.by) {
-        // The question names the version that is withdrawn, also if another operator is quicker.
-        (false, by) if by.is_empty() => {
-            let (seen, words) = (view.order.version.clone(), withdrawn(&view, true));
-            let question = format!("version {} of {plugin} {words}. Roll it back?", shown(&view, &seen));
-            confirm(&question, &format!("--version {seen}"), "nothing was rolled back").await?;
-            let by = operator();
-            let given = operations::withdraw(&link, &plugin, &seen, &why, &by);
-            let cut = || anyhow!("stopped; the rollback may have been ordered: `tqhost plugins` tells");
-            (CommandProgress::begin()?.unless_interrupted(given).await.ok_or_else(cut)??, false)
-        }
-        _ => (view, dry_run),
-    };
+    // A preview has no operator yet, unless another one has withdrawn the version before.
+    if !dry_run && view.order.by.is_empty() {
+        // The version of the question is withdrawn, even if another operator changes what runs meanwhile.
+        let seen = view.order.version.clone();
+        let (version, words) = (shown(&view, &seen), withdrawn(&view, true));
+        let question = format!("version {version} of {plugin} {words}. Roll it back?");
+        confirm(&question, &format!("--version {seen}"), "nothing was rolled back").await?;
+        let withdraw = operations::withdraw(&link, &plugin, &seen, &why, &by);
+        let cut = || anyhow!("stopped; the rollback may have been ordered: `tqhost plugins` tells");
+        view = CommandProgress::begin()?.unless_interrupted(withdraw).await.ok_or_else(cut)??;
+    }
     ordered(&view, &withdrawn(&view, dry_run), out);
     Ok(())
 }
 
-/// The operator as an order keeps it: the user, and the machine.
-pub(super) fn operator() -> String {
-    let uid = nix::unistd::getuid();
-    let user = nix::unistd::User::from_uid(uid).ok().flatten().map(|user| user.name);
-    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
-    format!("{}@{}", user.unwrap_or_else(|| uid.to_string()), host.unwrap_or_else(|| "a host".to_owned()))
-}
-
-/// A version that an order names, as people are shown it.
+/// A version in words, with its label if it is known.
 fn shown(view: &OrderView, version: &str) -> String {
     text::escape(&view.builds.words(version))
 }
 
-/// Tells what becomes of the hosts that run the version.
+/// Says what becomes of the hosts that run the version.
 fn withdrawn(view: &OrderView, dry_run: bool) -> String {
     let (back, waiting) = (view.hosts_back.unwrap_or_default(), view.hosts_waiting.unwrap_or_default());
     let mut parts = Vec::new();
     if back > 0 {
         let (hosts, stops) = (plural(back as u64, "host"), shown(view, &view.order.version));
         let starts: Vec<String> = view.back_to.iter().flatten().map(|version| shown(view, version)).collect();
-        // Hosts of an older tqhost do not tell.
+        // Hosts of an older tqhost do not announce to which version they can go back.
         let starts = if starts.is_empty() { "the version before it".to_owned() } else { starts.join(" or ") };
         let when = if dry_run { "" } else { " within seconds" };
         parts.push(format!("{stops} stops, {starts} starts on {hosts}{when}"));
@@ -252,37 +244,37 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::builds::{BuildNote, Builds};
+    use crate::builds::Builds;
     use crate::queue::orders::VersionOrder;
 
     #[test]
     fn a_rollback_tells_of_hosts_with_and_without_a_way_back() {
-        let of = |back: usize, waiting: usize, dry_run: bool| {
-            let (why, by) = ("slow".to_owned(), String::new());
-            let order = VersionOrder { version: "ab".into(), withdrawn: true, why, at: 7, by };
-            let (hosts_back, hosts_waiting) = (Some(back), Some(waiting));
-            let back_to = Some(["cd".to_owned()].into());
-            let plugin = "p".to_owned();
-            let mut builds = Builds::default();
-            builds.add("cd", BuildNote { label: Some("v1.3".to_owned()), ..BuildNote::default() });
-            let view = OrderView {
-                plugin,
-                order,
-                hosts: 9,
-                hosts_back,
-                hosts_waiting,
-                back_to,
-                running: BTreeSet::new(),
-                builds,
-            };
-            withdrawn(&view, dry_run)
+        let (version, why, by) = ("ab".to_owned(), "slow".to_owned(), String::new());
+        let mut view = OrderView {
+            plugin: "p".to_owned(),
+            order: VersionOrder { version, withdrawn: true, why, at: 7, by },
+            hosts: 9,
+            hosts_back: None,
+            hosts_waiting: None,
+            back_to: Some(["cd".to_owned()].into()),
+            running: BTreeSet::new(),
+            builds: Builds::default(),
         };
-        assert_eq!(of(1, 0, false), "is withdrawn: ab stops, cd starts on 1 host within seconds");
-        let waits = "would be withdrawn: 1 host has nothing to go back to: its queues would wait";
-        assert_eq!(of(0, 1, true), waits);
-        let (two, three) =
-            ("ab stops, cd starts on 2 hosts within seconds", "3 hosts have nothing to go back to");
-        assert_eq!(of(2, 3, false), format!("is withdrawn: {two}; {three}: their queues wait"));
-        assert_eq!(of(0, 0, true), "would be withdrawn: no host runs it now");
+        let table = [
+            (1, 0, false, "is withdrawn: ab stops, cd starts on 1 host within seconds"),
+            (0, 1, true, "would be withdrawn: 1 host has nothing to go back to: its queues would wait"),
+            (
+                2,
+                3,
+                false,
+                "is withdrawn: ab stops, cd starts on 2 hosts within seconds; 3 hosts have nothing to go \
+                 back to: their queues wait",
+            ),
+            (0, 0, true, "would be withdrawn: no host runs it now"),
+        ];
+        for (back, waiting, dry_run, told) in table {
+            (view.hosts_back, view.hosts_waiting) = (Some(back), Some(waiting));
+            assert_eq!(withdrawn(&view, dry_run), told);
+        }
     }
 }

@@ -1,30 +1,34 @@
-//! `tqhost dead`: list, show, export.
+//! `tqhost dead`: the list of dead letters, and one of them.
 //!
-//! In: a queue, and which of its dead letters the command is for. Out: a table, or one dead letter with its
-//! fields. Not here: groups (`dead_groups`), requeue, purge and files (`redrive`), the way back (`import`),
-//! how they are found (`operations::dead`).
+//! In: a queue, a filter or an id. Out: a table, or one dead letter with its fields. Not here: groups
+//! (`groups`), requeue, purge and export (`redrive`), the way back (`import`), how dead letters are
+//! found (`operations::dead`).
 
-use anyhow::anyhow;
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Subcommand};
 use jiff::tz::TimeZone;
 use serde::Serialize;
+use strum::VariantNames as _;
 
-use super::args::{DeadCommand, DeadListArgs, ListArgs};
 use super::context::open;
-use super::dead_groups::{self, DEAD};
-use super::exit::{CommandError, CommandResult};
-use super::field_lines::{self, MOST_BYTES};
-use super::filters::check_choice;
+use super::exit::CommandResult;
+use super::filters::DeadFilterArgs;
+use super::groups::{self, DEAD};
+use super::import::{self, DeadImportArgs};
+use super::lists::{self, ListArgs, ListItem, ListPart};
 use super::output::{Out, Paint, Tone, sheet};
-use super::progress::{CommandProgress, interrupted};
+use super::progress::CommandProgress;
+use super::redrive::{self, ExportArgs, PurgeArgs, RequeueArgs, letter};
 use super::table::{Cell, TextTable};
-use super::task_file::ExportedTask;
 use super::tasks::titles;
-use super::{import, many, redrive, status, text, value};
+use super::{status, text, value};
 use crate::clock;
 use crate::config::Config;
 use crate::mask::FieldMask;
-use crate::operations::jobs::{self, Deed, JobOrder};
-use crate::operations::{DeadList, DeadView, GroupKind, TaskGrouping, dead_list, patiently};
+use crate::operations::jobs::{self, Deed, JobCount, JobOrder};
+use crate::operations::{
+    DeadList, DeadView, GroupBy, GroupKind, OperationError, TaskGrouping, dead_list, patiently,
+};
 use crate::queue::attempts::FailedAttempt;
 use crate::queue::listing::ListedState;
 use crate::queue::{DeadLetter, Queue, TaskFilter};
@@ -36,34 +40,50 @@ const COUNTED: u64 = 100_000;
 /// The most characters of a field's value in `show`.
 const VALUE_WIDTH: usize = 2000;
 
+#[derive(Debug, Subcommand)]
+pub(super) enum DeadCommand {
+    /// List dead letters, the newest first; or count them in groups
+    List(DeadListArgs),
+    /// Print a dead letter as a file for `tqhost try`: the task with its id, attempt, limits and fields; or
+    /// write several to a file, here or in a job of the hosts
+    Export(ExportArgs),
+    /// Show a dead letter with its fields
+    Show {
+        /// The queue's name in the configuration
+        queue: String,
+        /// The task's id, or the name that the queue's `id` gives to it
+        id: String,
+    },
+    /// Bring dead letters back into the queue, as tasks on their first attempt
+    Requeue(RequeueArgs),
+    /// Delete dead letters; with --all, they can be brought back for 24 hours
+    Purge(PurgeArgs),
+    /// Bring back dead letters that `dead purge --out` or a download wrote; those that are there already are
+    /// left out
+    Import(DeadImportArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DeadListArgs {
+    /// The queue's name in the configuration
+    queue: String,
+    /// Count them in groups: by their error, by version, reason or hour (UTC); or by cause, which is reason,
+    /// version and error together
+    #[arg(long, value_parser = PossibleValuesParser::new(GroupBy::VARIANTS))]
+    by: Option<String>,
+    #[command(flatten)]
+    filter: DeadFilterArgs,
+    #[command(flatten)]
+    list: ListArgs,
+}
+
 pub(super) async fn run(config: &Config, command: DeadCommand, out: &mut Out) -> CommandResult {
     match command {
         DeadCommand::List(args) => list(config, args, out).await,
         DeadCommand::Show { queue, id } => show(config, &queue, &id, out).await,
-        DeadCommand::Export { chosen, out: Some(file) } => redrive::export(config, chosen, &file, out).await,
-        DeadCommand::Export { chosen, out: None } => {
-            let filter = chosen.filter.clone().filter(config)?;
-            check_choice(&chosen.ids, chosen.all, &filter)?;
-            if chosen.all {
-                let queue = open(config, &chosen.queue).await?;
-                let order = JobOrder::new(Deed::Export, filter);
-                return many::run(config, &queue, order, (false, None), out).await;
-            }
-            let [id] = &chosen.ids[..] else {
-                let why = "one dead letter is printed, as `tqhost try` reads it: add --out FILE for several";
-                return Err(CommandError::Usage(why.into()));
-            };
-            out.line(exported(config, &chosen.queue, id).await?.write());
-            Ok(())
-        }
-        DeadCommand::Requeue { chosen, dry_run, rate } => {
-            out.dry_run = dry_run;
-            redrive::requeue(config, chosen, rate, out).await
-        }
-        DeadCommand::Purge { chosen, dry_run, yes, no_undo, out: file } => {
-            out.dry_run = dry_run;
-            redrive::purge(config, chosen, (yes, !no_undo), file.as_deref(), out).await
-        }
+        DeadCommand::Export(args) => redrive::export(config, args, out).await,
+        DeadCommand::Requeue(args) => redrive::requeue(config, args, out).await,
+        DeadCommand::Purge(args) => redrive::purge(config, args, out).await,
         DeadCommand::Import(args) => import::run(config, args, out).await,
     }
 }
@@ -90,8 +110,7 @@ impl ListView {
             (shown, Some(next)) => format!(
                 "{shown} of {known}{matching}{}. {}--cursor {next} goes on.",
                 if takes_all { String::new() } else { format!(" that match, of {in_all}") },
-                // A list that ends because its fields are large ends there with every limit.
-                if shown < args.limit { "" } else { "--limit shows more, and " }
+                lists::shows_more(shown, args.limit)
             ),
             (0, None) if takes_all && all == 0 => format!("Queue {queue} has no dead letters."),
             (0, None) if args.cursor.is_none() => format!("None of the {in_all} of {queue} match."),
@@ -112,78 +131,47 @@ struct LetterView {
 }
 
 async fn list(config: &Config, args: DeadListArgs, out: &mut Out) -> CommandResult {
-    let queue = open(config, &args.queue).await?;
-    let filter = args.filter.clone().filter(config)?;
+    let DeadListArgs { queue: name, by, filter, list: args } = args;
+    let queue = open(config, &name).await?;
+    let filter = filter.filter(config)?;
     // clap takes no others.
-    if let Some(by) = args.by.as_deref().and_then(|by| by.parse().ok()) {
+    if let Some(by) = by.as_deref().and_then(|by| by.parse().ok()) {
         let kind = GroupKind::Property(by);
-        let grouping = TaskGrouping::new(kind, ListedState::Dead, args.list.cursor.as_deref())?;
-        return dead_groups::list(&queue, grouping, &filter, (DEAD, args.list.limit), out).await;
+        let grouping = TaskGrouping::new(kind, ListedState::Dead, args.cursor.as_deref())?;
+        return groups::list(&queue, grouping, &filter, (DEAD, args.limit), out).await;
     }
-    let (limit, mut progress) = (args.list.limit, CommandProgress::begin()?);
-    let list = gather(&queue, &filter, &args.list, &mut progress).await?;
-    let census = progress.step(patiently(|| queue.census())).await;
-    let all = census.ok_or_else(|| interrupted("nothing was counted"))??.dead;
-    let (matching, all_counted) = match (&args.list.cursor, &list.next) {
-        (None, None) => (list.dead.len() as u64, true),
+    let mut progress = CommandProgress::begin()?;
+    let part = async |cursor: Option<String>, limit| {
+        let list = dead_list(&queue, &filter, cursor.as_deref(), limit, args.fields).await?;
+        Ok::<_, OperationError>(ListPart { items: list.dead, examined: list.examined, next: list.next })
+    };
+    let list = lists::gather(&args, &mut progress, part).await?;
+    let all = progress.needed("nothing was counted", patiently(|| queue.census())).await?.dead;
+    let (matching, all_counted) = match (&args.cursor, &list.next) {
+        (None, None) => (list.items.len() as u64, true),
         _ if filter.is_empty() => (all, true),
         _ => count(&queue, &filter, &mut progress).await?,
     };
-    let is_whole = list.next.is_none() || list.dead.len() >= limit || field_bytes(&list) >= MOST_BYTES;
-    let found =
-        format!("{} found, {} looked at", text::plural(list.dead.len() as u64, "dead letter"), list.examined);
-    let cut = progress.cut(is_whole && all_counted, &found, list.next.as_deref());
-    let view = ListView { list: list.masked(&FieldMask::new(&config.admin.mask)), matching, all_counted };
+    let is_whole = list.is_whole(&args) && all_counted;
+    let cut = progress.cut(is_whole, &list.told(DEAD), list.next.as_deref());
+    let ListPart { items: dead, examined, next } = list;
+    let list = DeadList { dead, examined, next }.masked(&FieldMask::new(&config.admin.mask));
+    let view = ListView { list, matching, all_counted };
+    let dead = &view.list.dead;
     if out.json {
         out.json(&view);
-        return cut.map_or(Ok(()), Err);
-    }
-    let dead = &view.list.dead;
-    if !dead.is_empty() {
-        let fields = dead.iter().map(|letter| letter.fields.as_deref().unwrap_or_default());
+    } else if !dead.is_empty() {
         let table = table(dead, &titles(&queue.rules), clock::now_ms(), out.paint);
-        out.line(field_lines::below_rows(&table, fields, out.paint));
+        out.line(lists::below_rows(&table, dead.iter().map(ListItem::fields), out.paint));
     }
     if let Some(cut) = cut {
         return Err(cut);
     }
-    if let Some(footer) = view.footer(&queue.rules.name, all, filter.is_empty(), &args.list) {
+    let footer = view.footer(&name, all, filter.is_empty(), &args);
+    if let Some(footer) = footer.filter(|_| !out.json) {
         out.line(out.paint.tone(Tone::Faint, &footer));
     }
     Ok(())
-}
-
-/// Gathers as many dead letters as were asked for, as long as their fields are not too large together.
-async fn gather(
-    queue: &Queue,
-    filter: &TaskFilter,
-    args: &ListArgs,
-    progress: &mut CommandProgress,
-) -> CommandResult<DeadList> {
-    let first = dead_list(queue, filter, args.cursor.as_deref(), args.limit, args.fields);
-    let mut list = progress.step(first).await.ok_or_else(|| interrupted("nothing was found"))??;
-    let mut bytes = field_bytes(&list);
-    // One call looks at a bounded number of dead letters; the command goes on until it has enough.
-    while list.dead.len() < args.limit
-        && bytes < MOST_BYTES
-        && !progress.is_interrupted()
-        && let Some(next) = list.next.clone()
-    {
-        let more = dead_list(queue, filter, Some(&next), args.limit - list.dead.len(), args.fields);
-        let Some(more) = progress.step(more).await else { break };
-        let more = more?;
-        bytes += field_bytes(&more);
-        list.dead.extend(more.dead);
-        list.examined += more.examined;
-        list.next = more.next;
-        progress.tell(|| format!("{} found, {} looked at", list.dead.len(), list.examined));
-    }
-    Ok(list)
-}
-
-/// How many bytes the fields in the list have.
-fn field_bytes(list: &DeadList) -> usize {
-    list.dead.iter().filter_map(|letter| letter.fields.as_deref()).map(field_lines::bytes).sum()
 }
 
 /// How many match, and whether all were looked at.
@@ -193,23 +181,21 @@ async fn count(
     progress: &mut CommandProgress,
 ) -> CommandResult<(u64, bool)> {
     let order = JobOrder::new(Deed::Purge, filter.clone());
-    let (mut count, mut examined, mut cursor) = (0, 0, None::<String>);
-    while examined < COUNTED {
-        let step = Box::pin(jobs::count(queue, &order, cursor.as_deref()));
-        let Some(part) = progress.step(step).await else { break };
-        let part = part?;
-        count += part.matched;
-        examined += part.examined;
-        if part.next.is_none() {
-            return Ok((count, true));
+    let mut all = JobCount::default();
+    while all.examined < COUNTED {
+        let cursor = all.next.clone();
+        let part = Box::pin(jobs::count(queue, &order, cursor.as_deref()));
+        let Some(part) = progress.step(part).await else { break };
+        all.add(part?);
+        if all.next.is_none() {
+            return Ok((all.matched, true));
         }
-        cursor = part.next;
         if progress.is_interrupted() {
             break;
         }
-        progress.tell(|| format!("{count} match, {examined} looked at"));
+        progress.tell(|| format!("{} match, {} looked at", all.matched, all.examined));
     }
-    Ok((count, false))
+    Ok((all.matched, false))
 }
 
 /// `titles` has the titles of the columns that the queue adds.
@@ -233,34 +219,16 @@ fn table(letters: &[DeadView], titles: &[String], now_ms: u64, paint: Paint) -> 
     table.render(paint)
 }
 
-/// A dead letter that has to be there.
-async fn letter(queue: &Queue, id: &str) -> CommandResult<DeadLetter> {
-    let name = &queue.rules.name;
-    let letter = patiently(|| queue.dead_letter(id)).await?;
-    Ok(letter.ok_or_else(|| {
-        anyhow!("queue {name} has no dead letter {id:?}; `tqhost dead list {name}` shows those it has")
-    })?)
-}
-
-/// The task of a dead letter, for a trial.
-pub(super) async fn exported(config: &Config, name: &str, id: &str) -> CommandResult<ExportedTask> {
-    let queue = open(config, name).await?;
-    ExportedTask::of(&letter(&queue, id).await?, &queue.rules, config)
-}
-
 async fn show(config: &Config, name: &str, id: &str, out: &mut Out) -> CommandResult {
     let queue = open(config, name).await?;
     let letter = letter(&queue, id).await?;
     let failed_attempts = patiently(|| queue.failed_attempts(&letter.id)).await?;
-    if out.json {
-        out.json(&LetterView { letter: DeadView::new(&letter, true), failed_attempts });
-        return Ok(());
-    }
-    let zone = TimeZone::system();
-    out.line(render(&letter, clock::now_ms(), &zone, out.paint));
-    if !failed_attempts.is_empty() {
-        out.line(format!("\n{}", status::failed(&failed_attempts, &zone, out.paint)));
-    }
+    let view = LetterView { letter: DeadView::new(&letter, true), failed_attempts };
+    out.show(&view, |paint| {
+        let zone = TimeZone::system();
+        render(&letter, clock::now_ms(), &zone, paint)
+            + &status::failed_below(&view.failed_attempts, &zone, paint)
+    });
     Ok(())
 }
 
@@ -279,21 +247,14 @@ fn render(letter: &DeadLetter, now_ms: u64, zone: &TimeZone, paint: Paint) -> St
         ("consumer", text::escape(&letter.consumer)),
     ];
     lines.retain(|(_, value)| !value.is_empty());
-    let fields: Vec<(String, String)> = letter
-        .fields
-        .iter()
-        .map(|(name, value)| {
-            let all = value::shown(value);
-            let cut: String = all.chars().take(VALUE_WIDTH).collect();
-            let rest = if cut.len() < all.len() {
-                format!("… ({} in all; --json shows them)", text::size(value.len() as u64))
-            } else {
-                String::new()
-            };
-            (text::escape(&String::from_utf8_lossy(name)), cut + &rest)
-        })
-        .collect();
-    let fields: Vec<(&str, String)> =
-        fields.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
+    let field = |(name, value): &(Vec<u8>, Vec<u8>)| {
+        let mut shown = value::shown(value);
+        if let Some((end, _)) = shown.char_indices().nth(VALUE_WIDTH) {
+            shown.truncate(end);
+            shown += &format!("… ({} in all; --json shows them)", text::size(value.len() as u64));
+        }
+        (text::escape(&String::from_utf8_lossy(name)), shown)
+    };
+    let fields: Vec<(String, String)> = letter.fields.iter().map(field).collect();
     format!("{}\n\n{}\n{}", sheet(paint, &lines), paint.tone(Tone::Title, "FIELDS"), sheet(paint, &fields))
 }

@@ -1,16 +1,14 @@
 //! `tqhost deploy`: puts a version of a plugin in place, and waits until every host has taken or refused it.
 //!
 //! In: a handler's file. Out: the file in `plugins_dir`, with a label if one is given; the verdict of each
-//! host that runs; exit code 0 only if all of them took it. A version that every host refused is taken away
-//! again, where there was one before it.
+//! host that runs; exit code 0 only if all of them took it. If every host refused the version, the one before
+//! it is put back.
 //!
-//! Two hidden files are beside the plugin's: `.NAME.wasm.lock`, whose lock lets one deploy run at a time, and
-//! `.NAME.wasm.builds` with the labels that were put in place. Hosts look at neither.
-//!
-//! Not here: what a verdict is (`operations::deploy`), the section with the label (`sandbox::build_section`).
+//! Not here: what a verdict is (`operations::deploy`), the section with the label (`sandbox::build_section`),
+//! the files beside the plugin's (`place`).
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, ErrorKind, Read as _, Write as _};
+mod place;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -18,12 +16,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow};
 use clap::Args;
 use serde::Serialize;
-use sha2::{Digest as _, Sha256};
 
-use super::context::{connect, is_embedded_down};
-use super::control::operator;
+use super::context::{connect_if_running, operator};
 use super::exit::{CommandError, CommandResult};
-use super::files::{self, FileContent};
+use super::files::{self, FileContent, digest_of, read_handler};
 use super::output::{Out, Paint, Tone};
 use super::progress::{CommandProgress, interrupted};
 use super::table::{Cell, TextTable};
@@ -37,12 +33,10 @@ use crate::plugins;
 use crate::queue::Link;
 use crate::queue::hosts::{self, HostInfo};
 use crate::sandbox::{check_names, with_build, without_build};
+use place::{lock, put, remember, remembered};
 
-/// The time between two looks at the announcements of hosts.
-const LOOK: Duration = Duration::from_millis(500);
-/// The labelled versions that are remembered of each plugin, and the most bytes that are read of them.
-const MAX_REMEMBERED: usize = 100;
-const MAX_REMEMBERED_BYTES: u64 = 256 << 10;
+/// The time from one look at the announcements of hosts to the next.
+const PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
 pub(super) struct DeployArgs {
@@ -88,7 +82,7 @@ struct NewFile {
 }
 
 impl NewFile {
-    /// Whether the handler is that of the version `digest`, with the label of that version or without one.
+    /// Whether this is the handler of the version `digest`, whatever label that version has.
     fn is_version(&self, digest: &str, build: Option<&BuildNote>) -> bool {
         self.digest == digest
             || self.originals.iter().any(|original| original.as_str() == digest)
@@ -96,12 +90,12 @@ impl NewFile {
     }
 }
 
-/// The outcome for the file that was there before.
+/// Whether the file that was there before is in place again.
 enum PutBack {
     /// It was not to be put back.
     No,
     Done(FileContent),
-    /// Another file has taken the place of the new one meanwhile, and stays.
+    /// Another file has replaced the new one meanwhile, and stays.
     Overtaken,
 }
 
@@ -126,27 +120,24 @@ pub(super) async fn run(config: &Config, args: DeployArgs, out: &mut Out) -> Com
         )));
     }
     let shown = args.file.display();
-    let read = plugins::read(&args.file).await.map_err(|error| anyhow!("{shown}: {error:#}"))?;
+    let read = read_handler(&args.file).await?;
     check_names(&read).map_err(|error| anyhow!("{shown}: {error}; nothing was put in place"))?;
     let target = config.plugins_dir.join(format!("{plugin}.wasm"));
     // It is held until the command ends.
     let _lock = lock(&target, &plugin)?;
     let before = files::read(config, &plugin).content.and_then(Result::ok);
     let new = new_file(read, &args, &target, before.as_ref())?;
-    let link = match is_embedded_down(config) {
-        true => None,
-        false => Some(connect(config).await?),
-    };
+    let link = connect_if_running(config).await?;
     let mut hosts = Vec::new();
     if let Some(link) = &link {
         hosts = hosts::list(link).await?;
         let builds = all_builds(&hosts, &target, before.as_ref(), &new);
         check_deployable(link, &plugin, &builds, |digest, build| new.is_version(digest, build)).await?;
     }
-    let in_place = before.as_ref().is_some_and(|before| before.digest == new.digest);
-    let watch = DeployWatch::new(&hosts, &plugin, &new.digest, in_place);
-    if !in_place {
-        remember(&target, &new)
+    let is_in_place = before.as_ref().is_some_and(|before| before.digest == new.digest);
+    let watch = DeployWatch::new(&hosts, &plugin, &new.digest, is_in_place);
+    if !is_in_place {
+        remember(&target, &new.digest, &new.build)
             .and_then(|()| put(&target, &new.bytes))
             .with_context(|| format!("cannot put {} in place; hosts go on as before", target.display()))?;
         let words = new.build.words(&new.digest);
@@ -155,8 +146,8 @@ pub(super) async fn run(config: &Config, args: DeployArgs, out: &mut Out) -> Com
     let has_hosts = !watch.verdicts(&hosts).is_empty();
     let verdicts = match &link {
         Some(link) if has_hosts => {
-            if in_place {
-                // A content that failed before is tried again.
+            if is_in_place {
+                // Hosts try a content again that failed before.
                 operations::reload(link, &plugin, &operator()).await?;
             }
             verdicts(link, &watch, args.wait).await?
@@ -164,7 +155,7 @@ pub(super) async fn run(config: &Config, args: DeployArgs, out: &mut Out) -> Com
         _ => Vec::new(),
     };
     let ok = verdicts.is_empty() != has_hosts && verdicts.iter().all(|host| host.state == Taken::Active);
-    let back = put_back(config, &plugin, &new.digest, &verdicts, before.filter(|_| !in_place))?;
+    let back = put_back(config, &plugin, &new.digest, &verdicts, before.filter(|_| !is_in_place))?;
     if let Some(before) = back.done() {
         let words = new.build.words(&new.digest);
         let detail = format!("no host took {words}, and {} is in place again", before.version());
@@ -185,7 +176,7 @@ async fn note(link: Option<&Link>, plugin: &str, detail: &str) {
     }
 }
 
-/// The plugin that is meant. One that no queue runs would be taken by no host.
+/// The name of the plugin. It has to be one of the configuration, as no host would take another one.
 fn plugin_name(config: &Config, args: &DeployArgs) -> CommandResult<String> {
     let of_file = || args.file.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned);
     let name = args.plugin.clone().or_else(of_file).unwrap_or_default();
@@ -200,8 +191,8 @@ fn plugin_name(config: &Config, args: &DeployArgs) -> CommandResult<String> {
     )))
 }
 
-/// The file with its label. One that is in place already with the same content and label stays as it is: the
-/// time alone makes no version.
+/// The file with its label. If the file in place has the same content and label, this is that file, since a
+/// new time alone would make another version.
 fn new_file(
     read: Vec<u8>,
     args: &DeployArgs,
@@ -213,7 +204,7 @@ fn new_file(
     let file =
         |bytes: Vec<u8>, build: BuildNote| NewFile { digest: digest_of(&bytes), bytes, build, originals };
     let Some(label) = &args.label else {
-        // The file beside the plugin may tell of the build.
+        // The build may be in a file beside the plugin's.
         let build = plugins::build_of(target, &read, &digest).unwrap_or_default();
         return Ok(file(read, build));
     };
@@ -231,11 +222,6 @@ fn new_file(
     Ok(file(with_build(&read, &build), build))
 }
 
-/// SHA-256 in hexadecimal.
-fn digest_of(bytes: &[u8]) -> String {
-    format!("{:x}", Sha256::digest(bytes))
-}
-
 /// The commit of the work tree of git in which the file is.
 fn commit(file: &Path) -> Option<String> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -243,35 +229,6 @@ fn commit(file: &Path) -> Option<String> {
     git.arg("-C").arg(folder).args(["rev-parse", "--verify", "HEAD"]).stdin(Stdio::null());
     let told = git.output().ok().filter(|output| output.status.success())?;
     Some(String::from_utf8(told.stdout).ok()?.trim().to_owned())
-}
-
-/// The path of a hidden file beside the plugin's.
-fn beside(target: &Path, end: &str) -> PathBuf {
-    let name = target.file_name().unwrap_or_default().to_string_lossy();
-    target.with_file_name(format!(".{name}.{end}"))
-}
-
-/// Takes the lock of the plugin's file, which is held until the result is dropped.
-fn lock(target: &Path, plugin: &str) -> CommandResult<File> {
-    let path = beside(target, "lock");
-    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-    let open = match open {
-        // The file of another user can be locked without the right to write it.
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => File::open(&path).map_err(|_| error),
-        open => open,
-    };
-    let trouble = || format!("cannot lock {}; nothing was put in place", path.display());
-    let file = open.with_context(trouble)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(anyhow!(
-            "another deploy of {plugin} is under way and holds {}; nothing was put in place: deploy again \
-             when it has ended",
-            path.display()
-        )
-        .into()),
-        Err(TryLockError::Error(error)) => Err(anyhow::Error::new(error).context(trouble()).into()),
-    }
 }
 
 /// The known builds, by which a withdrawn version is recognised: the builds of the hosts, and of the files
@@ -286,44 +243,6 @@ fn all_builds(hosts: &[HostInfo], target: &Path, before: Option<&FileContent>, n
     builds
 }
 
-/// The digests and builds of the labelled versions that were put in place, oldest first. They may be gone.
-fn remembered(target: &Path) -> Vec<(String, BuildNote)> {
-    let read = || -> io::Result<Vec<(String, BuildNote)>> {
-        let mut json = Vec::new();
-        File::open(beside(target, "builds"))?.take(MAX_REMEMBERED_BYTES).read_to_end(&mut json)?;
-        Ok(serde_json::from_slice(&json)?)
-    };
-    read().unwrap_or_default()
-}
-
-/// Remembers the build of a version. Its time is known nowhere else when the file is gone, and without it the
-/// digest of the same handler with that label cannot be told.
-fn remember(target: &Path, new: &NewFile) -> io::Result<()> {
-    if new.build == BuildNote::default() {
-        return Ok(());
-    }
-    let mut all = remembered(target);
-    all.retain(|(digest, _)| *digest != new.digest);
-    all.push((new.digest.clone(), new.build.clone()));
-    let first = all.len().saturating_sub(MAX_REMEMBERED);
-    put(&beside(target, "builds"), &serde_json::to_vec(&all[first..])?)
-}
-
-/// Writes the file beside its place and renames it, so that nobody sees a part of it.
-fn put(target: &Path, bytes: &[u8]) -> io::Result<()> {
-    let temporary = beside(target, &uuid::Uuid::now_v7().to_string());
-    let write = || {
-        let mut file = File::create_new(&temporary)?;
-        file.write_all(bytes)?;
-        if let Ok(before) = fs::metadata(target) {
-            file.set_permissions(before.permissions())?;
-        }
-        file.sync_all()?;
-        fs::rename(&temporary, target)
-    };
-    write().inspect_err(|_| drop(fs::remove_file(&temporary)))
-}
-
 /// Waits until each host that runs has told its verdict.
 async fn verdicts(link: &Link, watch: &DeployWatch, wait: Duration) -> CommandResult<Vec<HostVerdict>> {
     let end = Instant::now() + wait;
@@ -331,11 +250,11 @@ async fn verdicts(link: &Link, watch: &DeployWatch, wait: Duration) -> CommandRe
         loop {
             let verdicts = watch.verdicts(&patiently(|| hosts::list(link)).await?);
             let are_told = verdicts.iter().all(|host| host.state != Taken::NoAnswer);
-            // All hosts may start anew at this moment.
+            // While all hosts are restarted, there are no verdicts.
             if (are_told && !verdicts.is_empty()) || Instant::now() >= end {
                 return Ok::<_, CommandError>(verdicts);
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(PAUSE).await;
         }
     };
     let cut = || interrupted("the file is in place, and `tqhost plugins` tells what hosts make of it");
@@ -421,6 +340,8 @@ fn render_verdicts(hosts: &[HostVerdict], paint: Paint) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn verdict(state: Taken) -> HostVerdict {
@@ -435,13 +356,12 @@ mod tests {
         let write = |content: &str| fs::write(&path, content).expect("write");
         let before = || files::read(&config, "p").content.and_then(Result::ok);
         write("old");
-        let old = [(); 3].map(|()| before());
+        let [first, second, third] = [(); 3].map(|()| before());
         let new = digest_of(b"new");
         let refused = [verdict(Taken::Failed), verdict(Taken::Quarantined)];
         let back =
             |old, verdicts: &[HostVerdict]| put_back(&config, "p", &new, verdicts, old).expect("no error");
         let read = || fs::read_to_string(&path).expect("a file");
-        let [first, second, third] = old;
 
         write("new");
         let some_wait = [verdict(Taken::Failed), verdict(Taken::NoAnswer)];
@@ -451,18 +371,6 @@ mod tests {
         write("new");
         let done = back(third, &refused);
         assert_eq!((done.done().map(|old| &*old.digest), &*read()), (Some(&*digest_of(b"old")), "old"));
-    }
-
-    #[test]
-    fn one_deploy_of_a_plugin_holds_the_lock() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (target, other) = (folder.path().join("p.wasm"), folder.path().join("q.wasm"));
-        let held = lock(&target, "p").expect("the lock is free");
-        let _other = lock(&other, "q").expect("another plugin has another lock");
-        let why = lock(&target, "p").expect_err("the lock is held").message().expect("a message");
-        assert!(why.starts_with("another deploy of p is under way"), "{why}");
-        drop(held);
-        lock(&target, "p").expect("the lock is free again");
     }
 
     #[test]
@@ -480,7 +388,7 @@ mod tests {
         let (first, second) = (labelled("v1", 1), labelled("v1", 2));
         assert_ne!(first.digest, second.digest);
         assert!(remembered(&target).is_empty());
-        remember(&target, &first).expect("write");
+        remember(&target, &first.digest, &first.build).expect("write");
         let builds = all_builds(&[], &target, None, &second);
         assert!(second.is_version(&first.digest, builds.of(&first.digest)));
         assert!(second.is_version(&digest_of(handler), None));

@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use super::context::{NamedQueues, QueueEnd, each_queue};
+use super::each_queue::{NamedQueues, QueueEnd, each_queue};
 use super::exit::{CommandError, CommandResult};
 use super::output::{Out, Paint, Tone};
 use super::table::TextTable;
@@ -61,14 +61,14 @@ pub(super) async fn run(config: &Config, args: DoctorArgs, out: &mut Out) -> Com
         let strays =
             strays.get_or_try_init(|| doctor::strays(&queue.link, &config.queues, usize::MAX)).await?;
         let mut report = match fix {
-            // Not repeated: the second call would not report what the first one repaired before its reply was
-            // lost.
+            // This is not repeated: a second call would not report what the first one repaired before its
+            // reply was lost.
             true => doctor::examine(queue, &others, &hosts, true).await?,
             false => patiently(|| doctor::examine(queue, &others, &hosts, false)).await?,
         };
         let name = &queue.rules.name;
-        let near = strays.iter().filter(|stray| stray.beside == queue.rules.stream);
-        report.warnings.extend(near.map(Warning::from));
+        let beside = strays.iter().filter(|stray| stray.beside == queue.rules.stream);
+        report.warnings.extend(beside.map(Warning::from));
         let text = match are_several {
             true if report.findings.is_empty() && report.warnings.is_empty() => {
                 format!("{name}: {}", verdict(&report, fix, paint))
@@ -106,9 +106,10 @@ fn render(queue: &str, report: &DoctorReport, fix: bool, paint: Paint) -> String
     if !report.findings.is_empty() {
         parts.push(findings(report, paint));
     }
-    let warning = |text: &str| format!("{} {}", paint.tone(Tone::Warning, "note:"), text::escape(text));
+    let line =
+        |warning: &Warning| format!("{} {}", paint.tone(Tone::Warning, "note:"), text::escape(&warning.what));
     if !report.warnings.is_empty() {
-        parts.push(report.warnings.iter().map(|known| warning(&known.what)).collect::<Vec<_>>().join("\n"));
+        parts.push(report.warnings.iter().map(line).collect::<Vec<_>>().join("\n"));
     }
     parts.push(verdict(report, fix, paint));
     parts.join("\n\n")
@@ -167,17 +168,15 @@ fn remedy(kind: FaultKind) -> &'static str {
 }
 
 fn verdict(report: &DoctorReport, fix: bool, paint: Paint) -> String {
-    let DoctorReport { found, open, .. } = report;
-    match (found, open) {
+    let findings = text::plural(report.found, "finding");
+    match (report.found, report.open) {
         (0, _) => paint.tone(Tone::Good, "Nothing is wrong."),
-        (found, 0) => paint.tone(Tone::Good, &format!("{}, all fixed.", text::plural(*found, "finding"))),
-        (found, open) if fix => {
-            paint.tone(Tone::Bad, &format!("{}, {open} of them not fixed.", text::plural(*found, "finding")))
-        }
-        (found, _) => {
+        (_, 0) => paint.tone(Tone::Good, &format!("{findings}, all fixed.")),
+        (_, open) if fix => paint.tone(Tone::Bad, &format!("{findings}, {open} of them not fixed.")),
+        _ => {
             let can_fix = report.findings.iter().any(|finding| remedy(finding.kind).contains("--fix"));
             let next = if can_fix { "run it again with --fix" } else { "--fix can repair none of them" };
-            paint.tone(Tone::Bad, &format!("{}; {next}.", text::plural(*found, "finding")))
+            paint.tone(Tone::Bad, &format!("{findings}; {next}."))
         }
     }
 }

@@ -10,7 +10,7 @@ use super::args::Cli;
 /// The most examples of one command.
 const MOST: usize = 3;
 
-/// All examples. The help of a command shows the first examples that begin with the command.
+/// All examples. The help of a command shows the first ones that begin with the name of the command.
 const EXAMPLES: &[&str] = &[
     "tqhost run --log-format json",
     "tqhost enqueue resume-analyze resumeId=118 content=@cv.txt",
@@ -84,13 +84,14 @@ pub(super) fn command() -> Command {
     with_examples(Cli::command(), "tqhost")
 }
 
-/// Adds examples to a command, whose whole name this is, and to those below it.
+/// Adds examples to a command and to its subcommands. `name` is its whole name, like `tqhost dead list`.
 fn with_examples(mut command: Command, name: &str) -> Command {
     let below: Vec<String> = command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
     for word in below {
         let whole = format!("{name} {word}");
         command = command.mut_subcommand(word, |below| with_examples(below, &whole));
     }
+    // `tqhost dead` is no example of `tqhost de`.
     let is_of =
         |line: &&&str| line.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
     let lines: Vec<&str> = EXAMPLES.iter().filter(is_of).take(MOST).copied().collect();

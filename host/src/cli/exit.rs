@@ -45,7 +45,7 @@ impl CommandError {
         }
     }
 
-    /// Says in front of a failure what it means for the command.
+    /// Puts `what` in front of the text of a failure.
     pub(super) fn context(self, what: &str) -> CommandError {
         match self {
             CommandError::Failed(error) => CommandError::Failed(error.context(what.to_owned())),
@@ -53,22 +53,18 @@ impl CommandError {
         }
     }
 
-    /// Names the queue of a key that has another type, and the way out, in place of Redis's words.
+    /// Replaces the words of Redis about a key of another type with those that name the queue and the way
+    /// out.
     pub(super) fn naming(self, queue: &str) -> CommandError {
         match self {
-            CommandError::Failed(error) => CommandError::Failed(named(error, queue)),
+            CommandError::Failed(error) => CommandError::Failed(naming(error, queue)),
             other => other,
         }
     }
 
-    /// Whether a key of the queue has another type: until that is mended, no command can go on.
-    pub(super) fn is_misfit(&self) -> bool {
-        matches!(self, CommandError::Failed(error) if is_caused_by(error, QueueError::is_misfit))
-    }
-
-    /// Whether Redis did not answer.
-    pub(super) fn is_connection(&self) -> bool {
-        matches!(self, CommandError::Failed(error) if is_caused_by(error, QueueError::is_connection))
+    /// Whether an error of Redis for which `is` holds is among the causes.
+    pub(super) fn is_caused_by(&self, is: fn(&QueueError) -> bool) -> bool {
+        matches!(self, CommandError::Failed(error) if error.chain().filter_map(queue_error).any(is))
     }
 
     /// The text to print, if any.
@@ -85,7 +81,8 @@ impl CommandError {
         self.message().map_or_else(String::new, |message| format!("tqhost: {}", text::escape_block(&message)))
     }
 
-    /// Prints the error, if it has a text, and gives the exit code. A closed stderr does not change the code.
+    /// Prints the error, if it has a text, and returns the exit code. A closed stderr does not change the
+    /// code.
     pub(crate) fn report(&self, json: bool) -> u8 {
         if let Some(message) = self.message() {
             let line = if json { json!({ "error": message }).to_string() } else { self.words() };
@@ -95,23 +92,20 @@ impl CommandError {
     }
 }
 
-/// Whether an error of Redis that is like this is among the causes.
-pub(super) fn is_caused_by(error: &anyhow::Error, is: fn(&QueueError) -> bool) -> bool {
-    error.chain().filter_map(queue_error).any(is)
-}
-
 fn queue_error<'e>(cause: &'e (dyn Error + 'static)) -> Option<&'e QueueError> {
     cause.downcast_ref()
 }
 
-fn named(error: anyhow::Error, queue: &str) -> anyhow::Error {
-    let mut told = Vec::new();
+/// The error with the name of the queue in place of the first cause that is a key of another type, and
+/// without the causes below that one.
+fn naming(error: anyhow::Error, queue: &str) -> anyhow::Error {
+    let mut texts = Vec::new();
     for cause in error.chain() {
-        if let Some(why) = queue_error(cause).and_then(|error| error.misfit(queue)) {
-            told.push(why);
-            return anyhow!(told.join(": "));
+        if let Some(misfit) = queue_error(cause).and_then(|error| error.misfit(queue)) {
+            texts.push(misfit);
+            return anyhow!(texts.join(": "));
         }
-        told.push(cause.to_string());
+        texts.push(cause.to_string());
     }
     error
 }

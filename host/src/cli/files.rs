@@ -1,22 +1,24 @@
-//! The plugins' files, in `plugins_dir` or where those from registries are kept: for `check`, and for
-//! `plugins` when no host is running.
+//! The files of plugins: those of the configuration, in `plugins_dir` or where plugins from registries are
+//! kept, and one that a command line names.
 //!
-//! In: the configuration. Out: for each plugin its file with bytes and digest, or why it cannot be read.
+//! In: the configuration, or a path. Out: the bytes of a file with their digest, or why it cannot be read.
 //! Not here: the plugins that a running host has loaded (`plugins`).
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
+use anyhow::anyhow;
 use sha2::{Digest, Sha256};
 
+use super::exit::CommandResult;
 use super::text;
 use crate::builds::BuildNote;
 use crate::config::Config;
 use crate::file::MAX_BYTES;
 use crate::plugins;
+use crate::secrets::hex;
 
 /// A plugin's file.
 #[derive(Debug)]
@@ -36,17 +38,14 @@ pub(super) struct FileContent {
     /// SHA-256 in hexadecimal: the plugin's version.
     pub digest: String,
     pub build: BuildNote,
-    /// Why the file's build is not known, although it tells one.
+    /// Why the build cannot be read that the file tells of.
     pub build_error: Option<String>,
 }
 
 impl FileContent {
     /// `path` is that of the file, beside which its build may be.
     pub(super) fn new(path: &Path, bytes: Vec<u8>) -> FileContent {
-        let mut digest = String::new();
-        for byte in Sha256::digest(&bytes) {
-            let _ = write!(digest, "{byte:02x}");
-        }
+        let digest = digest_of(&bytes);
         let (build, build_error) = match plugins::build_of(path, &bytes, &digest) {
             Ok(build) => (build, None),
             Err(why) => (BuildNote::default(), Some(why)),
@@ -54,10 +53,20 @@ impl FileContent {
         FileContent { bytes, digest, build, build_error }
     }
 
-    /// The version as people are shown it.
+    /// The version in words, for display.
     pub(super) fn version(&self) -> String {
         text::escape(&self.build.words(&self.digest))
     }
+}
+
+/// SHA-256 in hexadecimal.
+pub(super) fn digest_of(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+/// Reads a handler's file that the command line names, once it is stable.
+pub(super) async fn read_handler(path: &Path) -> CommandResult<Vec<u8>> {
+    Ok(plugins::read(path).await.map_err(|error| anyhow!("{}: {error:#}", path.display()))?)
 }
 
 /// Every plugin that the configuration names. Plugins of queues come first.
@@ -80,7 +89,7 @@ pub(super) fn read(config: &Config, name: &str) -> PluginFile {
 }
 
 fn content(path: &Path) -> io::Result<FileContent> {
-    // Opening a FIFO would block for ever.
+    // To open a FIFO would block for ever.
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a file"));
     }

@@ -104,7 +104,8 @@ impl DeadFilterArgs {
     }
 }
 
-/// Refuses a choice that is none, and filters without --all: a mistake must not become another choice.
+/// Refuses a command line that names neither ids nor --all, and one with filters but without --all. Otherwise
+/// a forgotten option could make a command act on other tasks.
 pub(super) fn check_choice(ids: &[String], is_all: bool, filter: &TaskFilter) -> CommandResult {
     let why = match (ids.is_empty(), filter.is_empty()) {
         _ if is_all => return Ok(()),

@@ -25,13 +25,10 @@ pub(super) async fn run(config: &Config, name: &str, range: HistoryRange, out: &
     let queue = open(config, name).await?;
     let builds = known_builds(&patiently(|| hosts::list_known(&queue.link)).await?);
     let view = HistoryView::of(name, &patiently(|| in_range(&queue, range)).await?, &builds);
-    if out.json {
-        out.json(&view);
-    } else if view.minutes.iter().any(|minute| has_counts(&minute.counted)) {
-        out.line(table(&view, &TimeZone::system(), out.paint));
-    } else {
-        out.line(format!("Nothing happened to tasks of {name} in {}.", range.words()));
-    }
+    out.show(&view, |paint| match view.minutes.iter().any(|step| has_counts(&step.counted)) {
+        true => table(&view, &TimeZone::system(), paint),
+        false => format!("Nothing happened to tasks of {name} in {}.", range.words()),
+    });
     Ok(())
 }
 
@@ -71,7 +68,7 @@ fn row(time: String, counted: &SpanView) -> Vec<Cell> {
     cells
 }
 
-/// Tenths of a millisecond count where a task takes a few of them.
+/// A time with tenths of a millisecond if it is short.
 fn short_time(ms: f64) -> String {
     if ms < 10.0 { format!("{ms:.1}ms") } else { text::took(Duration::from_millis(ms as u64)) }
 }

@@ -185,7 +185,7 @@ fn spool(from: &mut impl Read) -> io::Result<File> {
     Ok(file)
 }
 
-/// Reads a text that is one JSON object.
+/// Reads the fields of a text that is one JSON object.
 fn only_object(bytes: &[u8]) -> Result<Vec<Field>, String> {
     if bytes.trim_ascii_start().starts_with(b"{") {
         json(bytes).and_then(fields_of)

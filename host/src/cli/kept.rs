@@ -1,7 +1,7 @@
 //! The file into which a command writes dead letters, or what a job keeps.
 //!
-//! In: a queue. Out: a new file that only its owner may read, whose lines are on the disk before the command
-//! goes on. Not here: the form of the lines (`operations::letters`), reading them (`import`).
+//! In: a queue. Out: a new file that only its owner may read, and whose lines are on the disk before the
+//! command goes on. Not here: the form of the lines (`operations::letters`), reading them (`import`).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -9,6 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
+use serde::Serialize;
 
 use super::exit::CommandResult;
 use super::progress::{CommandProgress, interrupted};
@@ -44,24 +45,31 @@ impl KeptFile {
         Ok(KeptFile { path: path.to_owned(), file, bytes: 0, written: 0 })
     }
 
-    /// Adds all dead letters that match, oldest first.
-    pub(super) async fn add_all(
-        &mut self,
-        queue: &Queue,
-        filter: &TaskFilter,
-        progress: &mut CommandProgress,
-    ) -> CommandResult {
+    /// The file with all dead letters that match, oldest first. If this fails, the file is removed, since a
+    /// part would be taken for the whole.
+    pub(super) async fn filled(mut self, queue: &Queue, filter: &TaskFilter) -> CommandResult<KeptFile> {
+        match self.fill(queue, filter).await {
+            Ok(()) => Ok(self),
+            Err(error) => {
+                self.remove();
+                Err(error)
+            }
+        }
+    }
+
+    async fn fill(&mut self, queue: &Queue, filter: &TaskFilter) -> CommandResult {
+        const CUT: &str = "the file was not written";
+        let mut progress = CommandProgress::begin()?;
         let begun = patiently(|| async { Ok((queue.now_ms().await?, queue.last_dead().await?)) });
-        let cut = || interrupted("the file was not written");
-        let (now_ms, last) = progress.step(begun).await.ok_or_else(cut)??;
+        let (now_ms, last) = progress.needed(CUT, begun).await?;
         let mut next = Some("-".to_owned());
         while let Some(from) = next {
-            let page = progress.step(patiently(|| queue.dead_page(&from, &last))).await;
-            let (mut letters, after) = page.ok_or_else(cut)??;
+            let page = progress.needed(CUT, patiently(|| queue.dead_page(&from, &last))).await?;
+            let (mut letters, after) = page;
             letters.retain(|letter| filter.takes(&letter.traits(), now_ms));
             self.add(&letters)?;
             if progress.is_interrupted() {
-                return Err(cut());
+                return Err(interrupted(CUT));
             }
             progress.tell(|| format!("{} written", text::plural(self.written, "line")));
             next = after;
@@ -74,21 +82,32 @@ impl KeptFile {
         let lines = letter_lines(letters, &FieldMask::default());
         let written = self.file.write_all(lines.as_bytes()).and_then(|()| self.file.sync_data());
         if let Err(error) = written {
-            // A part of a line is worth nothing, and an import would stumble over it.
+            // An import would fail at a line of which only a part was written.
             let _ = self.file.set_len(self.bytes);
-            return Err(anyhow::Error::new(error).context(format!("cannot write to {}", self.name())).into());
+            let cannot = format!("cannot write to {}", self.path.display());
+            return Err(anyhow::Error::new(error).context(cannot).into());
         }
         self.bytes += lines.len() as u64;
         self.written += letters.len() as u64;
         Ok(())
     }
 
-    pub(super) fn name(&self) -> String {
-        self.path.display().to_string()
+    /// The path of the file, and the number of its lines.
+    pub(super) fn told(&self) -> WrittenFile {
+        WrittenFile { out: self.path.display().to_string(), written: self.written }
     }
 
-    /// Takes the file away again, as its command has failed and may be repeated.
+    /// Removes the file, so that its command can be repeated after a failure.
     pub(super) fn remove(self) {
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// A file that a command has written. The names are stable.
+#[derive(Debug, Serialize)]
+pub(super) struct WrittenFile {
+    /// Its path.
+    pub out: String,
+    /// How many lines it has.
+    pub written: u64,
 }

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 
-use super::context::open;
-use super::control::operator;
+use super::context::{open, operator};
 use super::exit::CommandResult;
 use super::output::Out;
 use super::readers::{at_least_one, checked_rate};

@@ -1,9 +1,9 @@
 //! Commands on all tasks that match, which are jobs: `cancel --all`, `drain`, `dead requeue`, `purge` and
 //! `export`.
 //!
-//! In: the order of a job. Out: the number of its tasks, as a sentence or as JSON. The question shows this
-//! number and some of the tasks; tasks that come later are left alone. Not here: how the job is carried out
-//! (`jobs`), and which arguments there are (`cancel`, `drain`, `redrive`).
+//! In: the order for a job. Out: how many tasks the job was on, as a sentence or as JSON. A command that asks
+//! first shows their number and some of them; its job leaves tasks alone that come later. Not here: how the
+//! job is carried out (`follow`), and which arguments there are (`cancel`, `drain`, `redrive`).
 
 use std::path::Path;
 
@@ -11,7 +11,8 @@ use serde_json::json;
 
 use super::confirm::{confirm, show_sample};
 use super::exit::CommandResult;
-use super::jobs::{WrittenFile, carry_out};
+use super::follow::carry_out;
+use super::kept::WrittenFile;
 use super::output::Out;
 use super::progress::{CommandProgress, interrupted};
 use super::text;
@@ -20,26 +21,33 @@ use crate::operations::ManyDone;
 use crate::operations::jobs::{self, Deed, JobCount, JobOrder};
 use crate::queue::Queue;
 
-/// Asks, if `asks` says so; begins the job and carries it out; and tells the result. With a path, what the
-/// job keeps is in this new file in the end. A dry run only counts.
+/// How a command carries out its job.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ManyOptions<'p> {
+    /// Whether the user is asked first.
+    pub asks: bool,
+    /// A new file, to which the tasks are written that the job keeps.
+    pub file: Option<&'p Path>,
+}
+
+/// Begins the job, carries it out, and tells the result. A dry run only counts the tasks.
 pub(super) async fn run(
     config: &Config,
     queue: &Queue,
     mut order: JobOrder,
-    (asks, path): (bool, Option<&Path>),
+    options: ManyOptions<'_>,
     out: &mut Out,
 ) -> CommandResult {
     let deed = order.deed;
-    let (done, file) = if out.dry_run {
-        (count(queue, &order).await?.into(), None)
-    } else {
-        if asks {
-            order.counted = Some(ask(queue, &order).await?);
-        }
-        let (job, file) = Box::pin(carry_out(config, queue, order, path, out)).await?;
-        (ManyDone::from(&job), file)
-    };
-    tell(deed, &done, file, out);
+    if out.dry_run {
+        tell(deed, &count(queue, &order).await?.into(), None, out);
+        return Ok(());
+    }
+    if options.asks {
+        order.counted = Some(ask(queue, &order).await?);
+    }
+    let (job, file) = Box::pin(carry_out(config, queue, order, options.file, out)).await?;
+    tell(deed, &ManyDone::from(&job), file, out);
     Ok(())
 }
 
@@ -57,7 +65,7 @@ pub(super) fn tell(deed: Deed, done: &ManyDone, file: Option<WrittenFile>, out: 
     out.line(sentence(deed, done, out.dry_run) + &file);
 }
 
-/// Counts the tasks, shows some of them, and asks. Returns the place of the first one, and their number.
+/// Counts the tasks, shows some of them, and asks. Returns where the job begins, and the number of its tasks.
 async fn ask(queue: &Queue, order: &JobOrder) -> CommandResult<(String, Option<u64>)> {
     let JobCount { matched, begin, sample, .. } = count(queue, order).await?;
     show_sample(&sample);
@@ -79,25 +87,19 @@ async fn ask(queue: &Queue, order: &JobOrder) -> CommandResult<(String, Option<u
 /// Counts the tasks that a job would be on.
 async fn count(queue: &Queue, order: &JobOrder) -> CommandResult<JobCount> {
     let mut progress = CommandProgress::begin()?;
-    let nothing = || interrupted(&format!("nothing was {}", order.deed.done()));
-    let mut sum: Option<JobCount> = None;
+    let mut all = JobCount::default();
     loop {
-        let cursor = sum.as_ref().and_then(|sum| sum.next.as_deref());
-        let part = progress.unless_interrupted(Box::pin(jobs::count(queue, order, cursor))).await;
-        let part = part.ok_or_else(nothing)??;
-        let all = match sum {
-            Some(mut all) => {
-                all.add(part);
-                all
-            }
-            None => part,
+        let cursor = all.next.clone();
+        let part = Box::pin(jobs::count(queue, order, cursor.as_deref()));
+        let Some(part) = progress.unless_interrupted(part).await else {
+            return Err(interrupted(&format!("nothing was {}", order.deed.done())));
         };
+        all.add(part?);
         if all.next.is_none() {
             return Ok(all);
         }
         let many = text::plural(all.matched, order.deed.noun());
         progress.tell(|| format!("{many} counted, {} looked at", all.examined));
-        sum = Some(all);
     }
 }
 

@@ -18,7 +18,6 @@ mod check;
 mod complete;
 mod control;
 mod dead;
-mod dead_groups;
 mod deploy;
 mod doctor;
 mod drain;
@@ -38,24 +37,25 @@ mod status;
 mod tasks;
 mod token;
 mod trial;
-mod trial_log;
 
 mod confirm;
 mod context;
+mod each_queue;
+mod each_task;
 pub(crate) mod exit;
-mod field_lines;
 mod files;
 mod filters;
+mod follow;
+mod groups;
 mod input;
 mod kept;
+mod lists;
 mod many;
 mod output;
 mod progress;
 mod readers;
-mod refused;
 mod schedule;
 mod shell;
-mod sources;
 mod table;
 mod task_file;
 mod templates;
@@ -83,14 +83,14 @@ use plugins::PluginsArgs;
 use push::PluginsCommand;
 use run::HostProcess;
 
-/// Runs the command and gives the exit code.
+/// Runs the command, and returns the exit code.
 pub fn main() -> u8 {
     let first = match FirstProcess::listen() {
         Ok(first) => first,
         Err(error) => return CommandError::from(error).report(false),
     };
     let args: Vec<OsString> = env::args_os().collect();
-    // A command line that cannot be read says all the same in which form its error is wanted.
+    // Even if the command line cannot be read, `--json` in it says in which form its error is printed.
     let wants_json = args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--json");
     let read = examples::command().try_get_matches_from(&args).and_then(|matches| {
         let cli = Cli::from_arg_matches(&matches)?;
@@ -168,8 +168,8 @@ fn execute(cli: Cli, queue: Option<&str>, first: Option<FirstProcess>) -> Comman
             })
         }
     };
-    // A question that Ctrl-C has ended still reads from the terminal, and a trial may still compile: that
-    // ends with the process.
+    // A thread may still read the answer to a question that Ctrl-C ended, or compile for a trial. It ends
+    // with the process.
     runtime.shutdown_background();
     done.and(out.finish().context("cannot write to stdout").map_err(CommandError::from))
 }
@@ -180,13 +180,12 @@ fn run_host(
     first: Option<FirstProcess>,
 ) -> CommandResult {
     let host = HostProcess::begin(first)?;
-    let config = Config::load(&context::config_file(named)?);
-    let config = config.map_err(|errors| CommandError::Config(errors.to_string()))?;
-    host.run(config, log_format.unwrap_or_default())
+    host.run(context::load_config(named)?, log_format.unwrap_or_default())
 }
 
-/// The configuration for a command. Commands that run no handlers do without the handlers' secrets, which the
-/// user may not have. Those that look at what hosts do use the last good configuration, as hosts do.
+/// The configuration for a command. A command that runs no handlers needs none of their secrets, which the
+/// user may not have. If the file is wrong, a command uses the last good configuration, as hosts do; only
+/// `check` is about the file itself.
 fn loaded(path: &Path, command: &Command) -> CommandResult<Config> {
     let is_about_the_file = matches!(command, Command::Check { .. });
     let config = match command {
@@ -232,7 +231,7 @@ async fn perform(command: Command, config: &Config, out: &mut Out) -> CommandRes
         Command::Lift(args) => control::lift(config, args, out).await,
         Command::Reload(args) => control::reload(config, args, out).await,
         Command::Plugins(args) => plugins::run(config, args.plugin.as_deref(), out).await,
-        // The others need no configuration.
+        // `execute` has carried out the others, which need no configuration.
         Command::Run(_)
         | Command::New(_)
         | Command::Try(_)

@@ -9,13 +9,25 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
+use clap::Args;
 use serde_json::json;
 
-use super::args::NewArgs;
 use super::exit::{CommandError, CommandResult};
 use super::output::Out;
-use super::templates::{self, LanguageWords, ProjectFile};
+use super::templates::{self, Language, LanguageWords, ProjectFile, Starter};
 use crate::config::check_name;
+
+#[derive(Debug, Args)]
+pub(super) struct NewArgs {
+    /// The handler's name, and the folder's: letters, digits, dots, dashes and underscores
+    name: String,
+    /// The language to write it in
+    #[arg(long, value_name = "LANGUAGE", default_value = "rust")]
+    lang: Language,
+    /// The handler to begin with: words counts words, model asks a server with OpenAI's interface
+    #[arg(long, value_name = "TEMPLATE", default_value = "words")]
+    template: Starter,
+}
 
 pub(super) fn run(args: &NewArgs, out: &mut Out) -> CommandResult {
     let name = &args.name;
@@ -39,15 +51,14 @@ pub(super) fn run(args: &NewArgs, out: &mut Out) -> CommandResult {
         return Err(anyhow::Error::new(error).context(format!("cannot write the files of {name}")).into());
     }
     let LanguageWords { language, needs, .. } = templates::words(args.lang);
-    if out.json {
-        let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
-        out.json(&json!({ "folder": name, "language": language, "build": "make", "files": paths }));
-    } else {
-        out.line(format!(
+    let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
+    let view = json!({ "folder": name, "language": language, "build": "make", "files": paths });
+    out.show(&view, |_| {
+        format!(
             "{name} is a handler in {language}; it needs {needs}. Next:\n  cd {name}\n  make test\n\
              Its README.md tells the rest."
-        ));
-    }
+        )
+    });
     Ok(())
 }
 

@@ -14,11 +14,11 @@ use unicode_width::UnicodeWidthStr as _;
 /// The columns of a terminal that does not tell how many it has.
 const USUAL_WIDTH: usize = 80;
 
-/// Stdout. When its reader is gone (`| head`), the output ends and the command goes on.
+/// Stdout. When its reader has ended (`| head`), nothing more is printed, and the command goes on.
 #[derive(Debug)]
 pub(super) struct Out {
     pub json: bool,
-    /// The command changes nothing, and its JSON says so.
+    /// Whether the command changes nothing, which its JSON says.
     pub dry_run: bool,
     pub paint: Paint,
     closed: bool,
@@ -73,7 +73,7 @@ impl Out {
         }
     }
 
-    /// Prints a value as JSON, or the text that people are shown of it.
+    /// Prints a value: as JSON, or as text for people.
     pub(super) fn show(&mut self, value: &impl Serialize, text: impl FnOnce(Paint) -> String) {
         match self.json {
             true => self.json(value),
@@ -92,12 +92,12 @@ impl Out {
     }
 }
 
-/// Prints a line that is no error on stderr.
+/// Prints a line on stderr that is no error.
 pub(super) fn note(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// How many columns and rows the terminal behind this stream has; none: it is no terminal.
+/// The columns and rows of the terminal behind this stream. None: it is no terminal, or does not tell.
 pub(super) fn terminal_size(stream: impl AsFd) -> Option<(usize, usize)> {
     let size = rustix::termios::tcgetwinsize(stream).ok()?;
     let size = (usize::from(size.ws_col), usize::from(size.ws_row));
@@ -109,7 +109,7 @@ fn width_of(is_terminal: bool, size: Option<(usize, usize)>) -> Option<usize> {
     is_terminal.then(|| size.map_or(USUAL_WIDTH, |(columns, _)| columns))
 }
 
-/// Says how text is shown: in colours, and fitted into a terminal.
+/// How text is shown: in colours or not, and how wide.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Paint {
     pub colour: bool,
@@ -144,11 +144,12 @@ impl Paint {
     }
 }
 
-/// Lines of `label  value`, with the values below each other. Further lines of a value are indented like its
-/// first.
-pub(super) fn sheet(paint: Paint, lines: &[(&str, String)]) -> String {
+/// Lines of `label  value`, with the values below each other. All lines of a value begin in the same column.
+pub(super) fn sheet(paint: Paint, lines: &[(impl AsRef<str>, String)]) -> String {
+    let lines: Vec<(&str, &str)> =
+        lines.iter().map(|(label, value)| (label.as_ref(), value.as_str())).collect();
     let widest = lines.iter().map(|(label, _)| label.width()).max().unwrap_or(0);
-    let show = |(label, value): &(&str, String)| {
+    let show = |(label, value): &(&str, &str)| {
         let padding = " ".repeat(widest - label.width());
         let indented = value.replace('\n', &format!("\n{}", " ".repeat(widest + 2)));
         format!("{}{padding}  {indented}", paint.tone(Tone::Faint, label))

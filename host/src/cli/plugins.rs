@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
-use super::context::{connect, is_embedded_down};
+use super::context::connect_if_running;
 use super::exit::{CommandError, CommandResult};
 use super::files;
 use super::output::{Out, Paint, Tone};
@@ -59,46 +59,48 @@ struct FileView {
 pub(super) async fn run(config: &Config, only: Option<&str>, out: &mut Out) -> CommandResult {
     let names: Vec<String> =
         files::plugin_names(config).into_iter().filter(|name| only.is_none_or(|only| only == name)).collect();
-    let (hosts, versions) = if is_embedded_down(config) {
-        (Vec::new(), Vec::new())
-    } else {
-        let link = connect(config).await?;
-        let hosts = hosts::list(&link).await?;
-        let versions = history::versions(&config.queues, &link, &hosts).await?;
-        (hosts, versions)
-    };
+    let (mut hosts, mut versions) = (Vec::new(), Vec::new());
+    if let Some(link) = connect_if_running(config).await? {
+        hosts = hosts::list(&link).await?;
+        versions = history::versions(&config.queues, &link, &hosts).await?;
+    }
     let mut plugins = plugin_rows(&hosts);
     plugins.retain(|row| only.is_none_or(|only| row.plugin.name == only));
-    // A host with another configuration may have it.
-    if let (Some(only), true, true) = (only, names.is_empty(), plugins.is_empty()) {
+    // A plugin that this configuration does not have may be one of a host with another configuration.
+    if let Some(only) = only
+        && names.is_empty()
+        && plugins.is_empty()
+    {
         let text = format!("no queue of the configuration and no running host uses a plugin `{only}`");
         return Err(CommandError::Usage(text));
     }
-    let is_chosen = |label: &str| only.is_none_or(|only| label.split('@').next() == Some(only));
+    versions.retain(|view| only.is_none_or(|only| view.version.split('@').next() == Some(only)));
     let view = PluginsView {
         hosts: hosts.len(),
         plugins,
-        versions: versions.into_iter().filter(|version| is_chosen(&version.version)).collect(),
+        versions,
         files: hosts.is_empty().then(|| names.iter().map(|name| file(config, name)).collect()),
     };
-    match (out.json, &view.files) {
-        (true, _) => out.json(&view),
-        (false, None) => {
-            out.line(render(&view.plugins, clock::now_ms(), out.paint));
-            if !view.versions.is_empty() {
-                let title = "What attempts came to in the last hour, on all hosts:";
-                out.line(format!("\n{title}\n{}", render_versions(&view.versions, out.paint)));
-            }
-            if only.is_some() && !view.plugins.is_empty() {
-                out.line(format!("\n{}", render_history(&view.plugins, clock::now_ms(), out.paint)));
-            }
+    out.show(&view, |paint| match &view.files {
+        None => render(&view, only.is_some(), clock::now_ms(), paint),
+        Some(files) => {
+            let folder = config.plugins_dir.display();
+            format!("No host is running. The files in {folder}:\n{}", render_files(files, paint))
         }
-        (false, Some(files)) => {
-            out.line(format!("No host is running. The files in {}:", config.plugins_dir.display()));
-            out.line(render_files(files, out.paint));
-        }
-    }
+    });
     Ok(())
+}
+
+fn render(view: &PluginsView, with_history: bool, now_ms: u64, paint: Paint) -> String {
+    let mut parts = vec![render_plugins(&view.plugins, now_ms, paint)];
+    if !view.versions.is_empty() {
+        let title = "What attempts came to in the last hour, on all hosts:";
+        parts.push(format!("{title}\n{}", render_versions(&view.versions, paint)));
+    }
+    if with_history && !view.plugins.is_empty() {
+        parts.push(render_history(&view.plugins, now_ms, paint));
+    }
+    parts.join("\n\n")
 }
 
 fn file(config: &Config, name: &str) -> FileView {
@@ -122,7 +124,7 @@ fn file(config: &Config, name: &str) -> FileView {
     view
 }
 
-fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
+fn render_plugins(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
     if rows.is_empty() {
         return "The running hosts have no plugins.".into();
     }
@@ -157,31 +159,30 @@ fn render(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
             text::size(plugin.peak_memory).into(),
         ]);
         if let (Some(version), Some(since)) = (&plugin.compiling, plugin.compiling_since) {
-            let (version, time) = (text::escape(short(version)), now_ms.saturating_sub(since));
-            notes.push(format!(
-                "{} on {}: {version} has been compiled for {}",
-                plugin.name,
-                text::escape(host),
-                text::age(Duration::from_millis(time))
-            ));
+            let (name, host, version) = (&plugin.name, text::escape(host), text::escape(short(version)));
+            let time = text::age_ms(now_ms.saturating_sub(since));
+            notes.push(format!("{name} on {host}: {version} has been compiled for {time}"));
         }
         if let Some(error) = &plugin.error {
             let again = match plugin.retry_at.map(|at| at.saturating_sub(now_ms)) {
                 None => String::new(),
                 Some(0) => " (tried again now)".to_owned(),
-                Some(ms) => format!(" (tried again in {})", text::age(Duration::from_millis(ms))),
+                Some(ms) => format!(" (tried again in {})", text::age_ms(ms)),
             };
             errors.push(format!("{} on {}: {}{again}", plugin.name, text::escape(host), text::escape(error)));
         }
     }
-    let below =
-        [(Tone::Bad, errors), (Tone::Faint, notes)].into_iter().filter(|(_, lines)| !lines.is_empty());
-    let below = below.map(|(tone, lines)| format!("\n\n{}", paint.tone(tone, &lines.join("\n"))));
-    table.render(paint) + &below.collect::<String>()
+    let mut parts = vec![table.render(paint)];
+    for (tone, lines) in [(Tone::Bad, errors), (Tone::Faint, notes)] {
+        if !lines.is_empty() {
+            parts.push(paint.tone(tone, &lines.join("\n")));
+        }
+    }
+    parts.join("\n\n")
 }
 
-/// The ends of attempts, by version. FAILED are those that the sandbox ended, OTHERS found a service down or
-/// were deferred.
+/// The ends of attempts, by version. FAILED counts attempts that the sandbox ended, and OTHERS those that
+/// found a service down or were deferred.
 fn render_versions(versions: &[VersionView], paint: Paint) -> String {
     let mut table = TextTable::new(&["OTHERS", "RETRIED", "REJECTED", "COMPLETED", "ATTEMPTS", "FAILED"])
         .names(["VERSION"])
@@ -312,7 +313,7 @@ mod tests {
     #[test]
     fn plugins_of_a_host() {
         let hosts = [host()];
-        insta::assert_snapshot!(render(&plugin_rows(&hosts), 1_700_000_192_000, PLAIN));
+        insta::assert_snapshot!(render_plugins(&plugin_rows(&hosts), 1_700_000_192_000, PLAIN));
         insta::assert_snapshot!(render_history(&plugin_rows(&hosts)[1..], 1_700_000_192_000, PLAIN));
         let view = PluginsView {
             hosts: 1,

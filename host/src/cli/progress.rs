@@ -1,8 +1,9 @@
-//! How far a command has come: told on a terminal, and at Ctrl-C, which SIGTERM stands for as well.
+//! The progress of a command, told on a terminal, and its end by Ctrl-C or SIGTERM.
 //!
-//! In: a sentence now and then. Out: one line on stderr that is written over, from the second second on, if
-//! stderr is a terminal; and whether the user has pressed Ctrl-C. A command looks at that between two steps,
-//! so that it ends with a figure. A second Ctrl-C ends the process at once.
+//! In: the steps of a command, and a sentence now and then. Out: one line on stderr that is written over,
+//! once the command has taken a second, if stderr is a terminal; and whether the user has pressed Ctrl-C. A
+//! command looks at that between two steps, so that it can say how much it has done. A second Ctrl-C ends the
+//! process at once.
 
 use std::future::Future;
 use std::io::{self, IsTerminal, Write};
@@ -18,7 +19,7 @@ use crate::shutdown::Signals;
 const QUIET: Duration = Duration::from_secs(1);
 /// The shortest time between two lines.
 const PAUSE: Duration = Duration::from_millis(200);
-/// How long a step may go on after Ctrl-C. What it did by then is not in the figure.
+/// How long a step may go on after Ctrl-C.
 const GRACE: Duration = Duration::from_secs(2);
 /// The exit code of a process that Ctrl-C ended, as shells have it.
 const INTERRUPTED: i32 = 130;
@@ -30,18 +31,34 @@ pub(super) struct CommandProgress {
 }
 
 impl CommandProgress {
-    /// From now on Ctrl-C is noted, and ends nothing by itself: each wait has to be a step.
+    /// From now on Ctrl-C is only noted, so every wait of the command has to be a step.
     pub(super) fn begin() -> CommandResult<CommandProgress> {
         let signals = Signals::listen()?;
         Ok(CommandProgress { signals, is_interrupted: false, line: ProgressLine::new() })
     }
 
-    /// Takes a step. After Ctrl-C it has two seconds to end; none: it did not, and may have done a part.
+    /// Takes a step, which has two seconds to end after Ctrl-C. None: it did not end, and may have done a
+    /// part.
     pub(super) async fn step<T>(&mut self, step: impl Future<Output = T>) -> Option<T> {
         self.run(None, step).await
     }
 
-    /// Takes a step that may be long, and tells how long it has taken: `what` is what it does.
+    /// Takes a step without whose result the command ends. `so_far` says what is done if Ctrl-C cuts it off.
+    pub(super) async fn needed<T, E>(
+        &mut self,
+        so_far: &str,
+        step: impl Future<Output = Result<T, E>>,
+    ) -> CommandResult<T>
+    where
+        CommandError: From<E>,
+    {
+        match self.step(step).await {
+            Some(done) => Ok(done?),
+            None => Err(interrupted(so_far)),
+        }
+    }
+
+    /// Takes a step as [`Self::step`] does. While it lasts, its line says `what` it does, and for how long.
     pub(super) async fn long_step<T>(&mut self, what: &str, step: impl Future<Output = T>) -> Option<T> {
         self.run(Some(what), step).await
     }
@@ -89,7 +106,7 @@ impl CommandProgress {
         self.is_interrupted
     }
 
-    /// Whether Ctrl-C was pressed, for a command that waits for nothing.
+    /// Looks whether Ctrl-C was pressed, for a command that has no steps to wait for.
     pub(super) async fn look(&mut self) -> bool {
         if !self.is_interrupted {
             self.step(tokio::task::yield_now()).await;
@@ -98,7 +115,7 @@ impl CommandProgress {
     }
 
     /// The error of a list that Ctrl-C cut: `found` says what it has, and `next` is the cursor of the rest.
-    /// None if the list is whole all the same: Ctrl-C may have come during the last call that was needed.
+    /// None: the list is whole, as Ctrl-C came during its last step or not at all.
     pub(super) fn cut(self, is_whole: bool, found: &str, next: Option<&str>) -> Option<CommandError> {
         let goes_on = next.map(|next| format!("; --cursor {next} goes on")).unwrap_or_default();
         (self.is_interrupted && !is_whole).then(|| interrupted(&format!("{found}{goes_on}")))
@@ -153,7 +170,7 @@ impl Drop for ProgressLine {
     }
 }
 
-/// The error of a command that Ctrl-C ended: `figure` says what it has done.
-pub(super) fn interrupted(figure: &str) -> CommandError {
-    anyhow!("interrupted: {figure}").into()
+/// The error of a command that Ctrl-C ended. `so_far` says what it has done.
+pub(super) fn interrupted(so_far: &str) -> CommandError {
+    anyhow!("interrupted: {so_far}").into()
 }

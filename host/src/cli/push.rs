@@ -1,8 +1,8 @@
 //! `tqhost plugins push`: puts a plugin into a registry.
 //!
 //! In: a plugin's file, and a reference with a tag. Out: the reference with the digest, for `source` in the
-//! configuration. The file is checked before, as `tqhost check` does it, with default grants. It needs no
-//! configuration. Not here: requests to the registry (`oci`).
+//! configuration. The file is checked before, as `tqhost check` does it, with default grants. The command
+//! needs no configuration. Not here: requests to the registry (`oci`).
 
 use std::path::PathBuf;
 
@@ -12,13 +12,14 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::exit::CommandResult;
+use super::files::read_handler;
 use super::output::Out;
 use super::text;
 use crate::builds::short;
 use crate::chain::chain;
 use crate::config::{self, OciReference};
 use crate::oci::{self, Pushed, RegistryHttp};
-use crate::plugins::{self, Singles};
+use crate::plugins::Singles;
 use crate::sandbox::{Allowance, Compiler, Sandbox, SandboxOptions};
 
 #[derive(Debug, Subcommand)]
@@ -39,15 +40,9 @@ pub(super) struct PushArgs {
 pub(super) async fn run(args: PushArgs, out: &mut Out) -> CommandResult {
     let PushArgs { file, to } = args;
     let shown = file.display();
-    let wasm = plugins::read(&file).await.map_err(|error| anyhow!("{shown}: {error:#}"))?;
+    let wasm = read_handler(&file).await?;
     let grants = config::Plugin::default();
-    let sandbox = Sandbox::new(SandboxOptions {
-        max_concurrent: 1,
-        max_warm: 0,
-        max_memory: grants.memory,
-        compiler: Compiler::separate(),
-        backtraces: false,
-    })?;
+    let sandbox = Sandbox::new(SandboxOptions::single(grants.memory, Compiler::separate()))?;
     let unfit = |error: &(dyn std::error::Error + 'static)| {
         anyhow!("{shown} cannot be used as a plugin: {}; nothing was pushed", chain(error))
     };

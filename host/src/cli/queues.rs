@@ -4,8 +4,6 @@
 //! one queue with its consumers and hosts. If one queue cannot be counted (its key has another type), the
 //! others are shown all the same. Not here: counting (`queue::census`).
 
-use std::time::Duration;
-
 use anyhow::anyhow;
 use clap::Args;
 
@@ -26,28 +24,27 @@ use crate::queue::hold::QueueHold;
 use crate::queue::hosts::{self, HostInfo};
 
 fn oldest(view: &QueueView) -> Option<String> {
-    view.oldest_ms.map(|ms| text::age(Duration::from_millis(ms)))
+    view.oldest_ms.map(text::age_ms)
 }
 
-/// The state of a queue in words.
+/// The state of a queue in words: paused, on hold, or what its hosts do.
 fn state_cell(view: &QueueView) -> Cell {
     if view.paused {
         return Cell::tone("paused", Tone::Warning);
     }
     if let Some(hold) = &view.held {
-        return Cell::tone(told(hold), Tone::Warning);
+        return Cell::tone(hold_words(hold), Tone::Warning);
     }
     let (text, tone) = state(&view.state, &view.plugin);
-    let in_it = view.hosts.iter().filter(|on| on.queue.state == view.state).count();
-    let all = view.hosts.len();
-    let text = if in_it == all { text } else { format!("{text} ({in_it} of {all} hosts)") };
+    let (same, all) = (view.hosts.iter().filter(|on| on.queue.state == view.state).count(), view.hosts.len());
+    let text = if same == all { text } else { format!("{text} ({same} of {all} hosts)") };
     match view.limits {
         Some(_) => Cell::tone(format!("{text}, limited"), Tone::Warning),
         None => Cell::tone(text, tone),
     }
 }
 
-fn told(hold: &QueueHold) -> String {
+fn hold_words(hold: &QueueHold) -> String {
     format!("on hold {}", text::escape(&hold.told(clock::now_ms())))
 }
 
@@ -100,7 +97,7 @@ pub(super) async fn run(config: &Config, args: QueuesArgs, out: &mut Out) -> Com
         }
         return seen.failed.map_or(Ok(()), |error| Err(error.into()));
     }
-    let mut place = WatchScreen::begin()?;
+    let mut screen = WatchScreen::begin()?;
     loop {
         // A Redis that restarts does not end the watch.
         match (chosen.look(&link).await, out.json) {
@@ -110,14 +107,14 @@ pub(super) async fn run(config: &Config, args: QueuesArgs, out: &mut Out) -> Com
                 if let Some(error) = &seen.failed {
                     text += &format!("\n\n{}", text::escape_block(&chain(error.as_ref())));
                 }
-                place.show(&text, out);
+                screen.show(&text, out);
             }
             (Err(error), true) => {
                 error.report(true);
             }
-            (Err(error), false) => place.show(&error.words(), out),
+            (Err(error), false) => screen.show(&error.words(), out),
         }
-        if !place.goes_on(out).await {
+        if !screen.waited(out).await {
             return Ok(());
         }
     }
@@ -126,16 +123,16 @@ pub(super) async fn run(config: &Config, args: QueuesArgs, out: &mut Out) -> Com
 /// The queues that are shown.
 struct ChosenQueues {
     rules: Vec<config::QueueRules>,
-    /// Whether one was named.
+    /// Whether the command line names one queue, of which more is shown.
     is_one: bool,
     /// Text that a queue must have in its name, stream, plugin or state.
     text: Option<String>,
 }
 
 /// The queues at one moment.
-struct Seen {
+struct SeenQueues {
     views: Vec<QueueView>,
-    /// The text about the one queue that was named.
+    /// The schedule in words, of the one queue that was named.
     schedule: Option<String>,
     is_one: bool,
     /// Whether the configuration has queues, and none was chosen.
@@ -147,7 +144,7 @@ struct Seen {
 }
 
 impl ChosenQueues {
-    async fn look(&self, link: &Link) -> CommandResult<Seen> {
+    async fn look(&self, link: &Link) -> CommandResult<SeenQueues> {
         let hosts = hosts::list_known(link).await?;
         let now_ms = clock::now_ms();
         let (mut views, mut failed) = (Vec::new(), None);
@@ -168,7 +165,7 @@ impl ChosenQueues {
         }
         views.retain(|view| self.text.as_deref().is_none_or(|text| has(view, text)));
         let schedule = self.rules.first().filter(|_| self.is_one).and_then(|rules| rules.schedule.as_ref());
-        Ok(Seen {
+        Ok(SeenQueues {
             none_match: views.is_empty() && !self.rules.is_empty(),
             views,
             schedule: schedule.map(|schedule| schedule::words(schedule, now_ms)),
@@ -189,7 +186,7 @@ fn has(view: &QueueView, text: &str) -> bool {
     [queue, stream, plugin, state, &state_cell(view).text, paused].iter().any(|part| part.contains(text))
 }
 
-impl Seen {
+impl SeenQueues {
     fn json(&self, out: &mut Out) {
         match self.views.first().filter(|_| self.is_one) {
             Some(view) => out.json(view),
@@ -254,7 +251,7 @@ fn table(views: &[QueueView], paint: Paint) -> String {
 fn detail(view: &QueueView, schedule: Option<String>, paint: Paint) -> String {
     let (words, tone) = match (&view.pause, &view.held) {
         (Some(pause), _) => (format!("paused {}", text::escape(&pause.told(clock::now_ms()))), Tone::Warning),
-        (None, Some(hold)) => (told(hold), Tone::Warning),
+        (None, Some(hold)) => (hold_words(hold), Tone::Warning),
         (None, None) => state(&view.state, &view.plugin),
     };
     let mut lines = vec![
@@ -311,13 +308,15 @@ fn hosts_table(view: &QueueView, paint: Paint) -> String {
 fn consumers_table(consumers: &[Consumer], paint: Paint) -> String {
     let mut table = TextTable::new(&["IDLE", "PENDING"]).names(["CONSUMER"]).figures(["PENDING", "IDLE"]);
     for Consumer { name, pending, idle_ms } in consumers {
-        table.row([name.into(), pending.into(), text::age(Duration::from_millis(*idle_ms)).into()]);
+        table.row([name.into(), pending.into(), text::age_ms(*idle_ms).into()]);
     }
     table.render(paint)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::status::tests::rules;
     use super::*;
     use crate::queue::Census;

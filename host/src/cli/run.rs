@@ -16,14 +16,14 @@ use crate::descriptors;
 use crate::logging::{self, LogFormat};
 use crate::shutdown::{FirstProcess, HostSignals};
 
-/// A process that hears signals, and has no configuration yet.
+/// A process that listens to signals, and has not read its configuration yet.
 pub(super) struct HostProcess {
     runtime: Runtime,
     signals: HostSignals,
 }
 
 impl HostProcess {
-    /// `first` has heard signals before, if this is the first process of a container.
+    /// `first` has listened to signals before, if this is the first process of a container.
     pub(super) fn begin(first: Option<FirstProcess>) -> CommandResult<HostProcess> {
         descriptors::raise_limit();
         let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -1,7 +1,7 @@
 //! A queue's schedule, as the commands show it.
 //!
 //! In: the configuration's schedule, and the time by this machine's clock. Out: a line. Not here: when hosts
-//! enqueue (`worker::scheduler`, by the clock of Redis), the same as JSON (`operations::queues`).
+//! enqueue (`worker::scheduler`, by the clock of Redis), a schedule as JSON (`operations::queues`).
 
 use super::text;
 use crate::config::Schedule;

@@ -1,4 +1,4 @@
-//! `tqhost completions` and `tqhost man`: what a shell and a reader of manuals need of the command line.
+//! `tqhost completions` and `tqhost man`: the command line as a script for a shell, and as pages of a manual.
 //!
 //! In: the definition of the command line. Out: a script or pages, on stdout or in a folder. They need no
 //! configuration. Not here: the names for which a script asks (`complete`).
@@ -16,7 +16,7 @@ use super::examples::command;
 use super::exit::{CommandError, CommandResult};
 use super::output::Out;
 
-/// The names of a configuration where an argument is one, else what the script has.
+/// Completes an argument with names of the configuration if there are any, else as the script of clap does.
 const BASH_NAMES: &str = r#"
 _tqhost_names() {
     COMPREPLY=($(tqhost complete -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
@@ -28,7 +28,7 @@ const FISH_NAMES: &str = r#"
 complete -c tqhost -n "not string match -q -- '-*' (commandline -ct)" \
     -a "(tqhost complete -- (commandline -opc)[2..] (commandline -ct) 2>/dev/null)"
 "#;
-/// Stands in front of the last part of the script, which calls what is before it.
+/// Stands in front of the last part of the script, which calls the functions before it.
 const ZSH_NAMES: &str = r#"(( $+functions[_tqhost_names] )) ||
 _tqhost_names() {
     local -a names
@@ -37,7 +37,7 @@ _tqhost_names() {
 }
 
 if [ "$funcstack[1]" ="#;
-/// The words, which the script takes apart.
+/// Keeps the words of the command line, before the script takes them apart.
 const ZSH_WORDS: &str = r#"_tqhost() {
     local -a tqhost_words=("${(@)words[2,CURRENT]}")
 "#;
@@ -72,11 +72,8 @@ pub(super) fn man(args: &ManArgs, out: &mut Out) -> CommandResult {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         clap_mangen::generate_to(all, folder)
             .with_context(|| format!("cannot write the pages to {}", folder.display()))?;
-        if out.json {
-            out.json(&json!({ "folder": folder }));
-        } else {
-            out.line(format!("The pages are in {}: man -l {0}/tqhost.1", folder.display()));
-        }
+        let told = format!("The pages are in {}: man -l {0}/tqhost.1", folder.display());
+        out.show(&json!({ "folder": folder }), |_| told);
         return Ok(());
     }
     all.build();

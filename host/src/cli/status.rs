@@ -4,13 +4,15 @@
 //! `--watch`, one of them or a line for every change, until the end or Ctrl-C. Not here: what Redis keeps of
 //! a task (`queue::status`).
 
+mod tree;
+
 use std::time::Duration;
 
 use anyhow::anyhow;
+use clap::Args;
 use jiff::tz::TimeZone;
 use tokio::time::sleep;
 
-use super::args::StatusArgs;
 use super::context::open;
 use super::exit::CommandResult;
 use super::output::{Out, Paint, Tone, sheet};
@@ -21,16 +23,26 @@ use crate::clock;
 use crate::config::units::show_duration;
 use crate::config::{self, Config};
 use crate::mask::{FieldMask, MASKED};
-use crate::operations::tree::{Family, TreeTask, family};
+use crate::operations::tree::{Family, family};
 use crate::operations::{TaskView, patiently, unknown_task};
 use crate::queue::attempts::FailedAttempt;
 use crate::queue::kept::{KeptFields, MOST_KEPT};
-use crate::queue::{FlowProgress, Meant, Queue, Status, TaskName, TaskStatus};
+use crate::queue::{Meant, Queue, Status, TaskName, TaskStatus};
+pub(super) use tree::tone;
 
-/// Columns of the bar that shows progress.
-const BAR: usize = 20;
 /// The most columns of an error in the table of attempts.
 const ERROR_WIDTH: usize = 80;
+
+#[derive(Debug, Args)]
+pub(super) struct StatusArgs {
+    /// The queue's name in the configuration
+    queue: String,
+    /// The task's id, as enqueue printed it; or the name that the queue's `id` gives to it
+    id: String,
+    /// Print a line for every change until the task has ended
+    #[arg(long)]
+    watch: bool,
+}
 
 pub(super) async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> CommandResult {
     let queue = open(config, &args.queue).await?;
@@ -46,7 +58,7 @@ pub(super) async fn run(config: &Config, args: StatusArgs, out: &mut Out) -> Com
     progress.unless_interrupted(watch(&queue, (&args.id, &id), &mask, out)).await.unwrap_or(Ok(()))
 }
 
-/// Shows the task as it is. `name` is what the user calls it.
+/// Shows the task as it is now. `name` is the id or alias that the user gave.
 async fn once(config: &Config, queue: &Queue, name: &str, id: &str, out: &mut Out) -> CommandResult {
     let Some(task) = patiently(|| queue.status(id)).await? else {
         return Err(anyhow!(unknown_task(&queue.rules, name)).into());
@@ -54,19 +66,16 @@ async fn once(config: &Config, queue: &Queue, name: &str, id: &str, out: &mut Ou
     let family = family(&config.queues, queue, &task).await?;
     let mask = FieldMask::new(&config.admin.mask);
     let attempts = patiently(|| queue.failed_attempts(id)).await?;
-    if out.json {
-        let view = TaskView::new(&queue.rules.name, &task).with_masked_fields(&mask);
-        out.json(&view.with(&family).with_attempts(attempts));
-        return Ok(());
-    }
-    let zone = TimeZone::system();
-    out.line(render(&queue.rules, &task, &family, clock::now_ms(), &zone, out.paint));
-    if let Some(lines) = kept_fields(&task, &mask) {
-        out.line(format!("\n{lines}"));
-    }
-    if !attempts.is_empty() {
-        out.line(format!("\n{}", failed(&attempts, &zone, out.paint)));
-    }
+    let view = TaskView::new(&queue.rules.name, &task).with_masked_fields(&mask);
+    let view = view.with(&family).with_attempts(attempts.clone());
+    out.show(&view, |paint| {
+        let zone = TimeZone::system();
+        let mut shown = render(&queue.rules, &task, &family, clock::now_ms(), &zone, paint);
+        if let Some(fields) = kept_fields(&task, &mask) {
+            shown += &format!("\n\n{fields}");
+        }
+        shown + &failed_below(&attempts, &zone, paint)
+    });
     Ok(())
 }
 
@@ -91,29 +100,17 @@ async fn watch(queue: &Queue, (name, id): (&str, &str), mask: &FieldMask, out: &
             out.show(&view, |paint| change(&task, clock::now_ms(), &zone, paint));
             pause = wait::PAUSE.0;
         }
-        let is_end = task.status.is_end();
-        if is_end
-            && !out.json
-            && let Some(result) = &task.result
-        {
-            out.line(value::shown(result));
+        if task.status.is_end() {
+            if let Some(result) = task.result.filter(|_| !out.json) {
+                out.line(value::shown(&result));
+            }
+            return Ok(());
         }
-        if is_end || out.is_closed() {
+        if out.is_closed() {
             return Ok(());
         }
         last = Some(task);
         sleep(pause).await;
-    }
-}
-
-/// The colour of a status.
-pub(super) fn tone(status: Status) -> Tone {
-    match status {
-        Status::Pending => Tone::Warning,
-        Status::Processing => Tone::Active,
-        Status::Completed => Tone::Good,
-        Status::Failed => Tone::Bad,
-        Status::Cancelled => Tone::Faint,
     }
 }
 
@@ -127,7 +124,7 @@ fn render(
 ) -> String {
     let mut status = paint.tone(tone(task.status), task.status.into_str());
     if let Some(due) = task.due_at.filter(|due| task.status == Status::Pending && *due > now_ms) {
-        status += &format!(", delayed for {}", text::age(Duration::from_millis(due - now_ms)));
+        status += &format!(", delayed for {}", text::age_ms(due - now_ms));
     }
     let mut lines = vec![
         ("task", text::escape(&task.id)),
@@ -136,22 +133,22 @@ fn render(
         ("attempt", format!("{} of {}", task.attempt, rules.max_retries.saturating_add(1))),
     ];
     if let Some(flow) = task.flow {
-        lines.push(("children", children(flow, &family.below.children, paint)));
+        lines.push(("children", tree::children(flow, &family.below.children, paint)));
     }
-    lines.extend(family.below.flows.iter().map(|then| ("flow", flow(then, paint))));
-    let (all, named) = &task.sent;
+    lines.extend(family.below.flows.iter().map(|then| ("flow", tree::flow(then, paint))));
+    let (sent, named) = &task.sent;
     for (at, TaskName { queue, id }) in named.iter().enumerate() {
         let label = if at == 0 { "outbox" } else { "" };
         lines.push((label, format!("{queue} {}", text::escape(id))));
     }
-    if *all > named.len() as u64 {
-        lines.push(("", format!("and {} more", all - named.len() as u64)));
+    if *sent > named.len() as u64 {
+        lines.push(("", format!("and {} more", sent - named.len() as u64)));
     }
     if let Some(TaskName { queue, id }) = &family.child_of {
         lines.push(("child of", format!("{queue} {}", text::escape(id))));
     }
     if task.progress.is_some() || task.note.is_some() {
-        lines.push(("progress", progress(task)));
+        lines.push(("progress", tree::progress(task)));
     }
     let texts = [
         ("error", &task.error),
@@ -192,11 +189,18 @@ fn kept_fields(task: &TaskStatus, mask: &FieldMask) -> Option<String> {
         };
         format!("{}={value}", text::escape(&String::from_utf8_lossy(name)))
     };
-    Some(["its fields".to_owned()].into_iter().chain(fields.iter().map(line)).collect::<Vec<_>>().join("\n"))
+    let mut lines = vec!["its fields".to_owned()];
+    lines.extend(fields.iter().map(line));
+    Some(lines.join("\n"))
+}
+
+/// The attempts that failed, for the end of a sheet; nothing if there are none.
+pub(super) fn failed_below(attempts: &[FailedAttempt], zone: &TimeZone, paint: Paint) -> String {
+    if attempts.is_empty() { String::new() } else { format!("\n\n{}", failed(attempts, zone, paint)) }
 }
 
 /// The attempts that failed, and the log of the last one.
-pub(super) fn failed(attempts: &[FailedAttempt], zone: &TimeZone, paint: Paint) -> String {
+fn failed(attempts: &[FailedAttempt], zone: &TimeZone, paint: Paint) -> String {
     let mut table = TextTable::new(&["HOST", "RAN", "VERSION", "BEGAN"])
         .figures(["ATTEMPT"])
         .fixed(["BEGAN"])
@@ -223,85 +227,17 @@ pub(super) fn failed(attempts: &[FailedAttempt], zone: &TimeZone, paint: Paint) 
     shown
 }
 
-/// How many have completed, and lines for the first others with what is below them.
-fn children(flow: FlowProgress, open: &[TreeTask], paint: Paint) -> String {
-    let mut lines = vec![completed(flow)];
-    branches(&mut lines, "", open.iter().collect(), hidden(flow, open), paint);
-    lines.join("\n")
-}
-
-fn completed(flow: FlowProgress) -> String {
-    format!("{} of {} completed", flow.completed, flow.children)
-}
-
-/// The children that have not completed and are not shown.
-fn hidden(flow: FlowProgress, open: &[TreeTask]) -> u64 {
-    let shown = open.iter().filter(|child| child.task.status != Status::Completed).count();
-    flow.children.saturating_sub(flow.completed).saturating_sub(shown as u64)
-}
-
-/// A line for each of some tasks, and below it those of the tasks below it.
-fn branches(lines: &mut Vec<String>, indent: &str, tasks: Vec<&TreeTask>, hidden: u64, paint: Paint) {
-    let last = tasks.len();
-    for (n, one) in (1..).zip(tasks) {
-        let is_last = n == last && hidden == 0;
-        lines.push(format!("{indent}{} {}", if is_last { '└' } else { '├' }, branch(one, paint)));
-        below(lines, &format!("{indent}{} ", if is_last { ' ' } else { '│' }), one, paint);
-    }
-    if hidden > 0 {
-        lines.push(format!("{indent}└ and {} more", text::plural(hidden, "task")));
-    }
-}
-
-fn below(lines: &mut Vec<String>, indent: &str, one: &TreeTask, paint: Paint) {
-    let hidden = one.task.flow.map_or(0, |flow| hidden(flow, &one.below.children));
-    branches(lines, indent, one.below.children.iter().chain(&one.below.flows).collect(), hidden, paint);
-}
-
-/// One line about a task of a tree.
-fn branch(TreeTask { queue, task, .. }: &TreeTask, paint: Paint) -> String {
-    let word = paint.tone(tone(task.status), task.status.into_str());
-    let mut line = format!("{queue} {}  {word}", text::escape(&task.id));
-    if let Some(flow) = task.flow {
-        line += &format!("  {}", completed(flow));
-    }
-    if task.progress.is_some() || task.note.is_some() {
-        line += &format!("  {}", progress(task));
-    }
-    if let Some(error) = &task.error {
-        line += &format!("  {}", text::escape(error));
-    }
-    line
-}
-
-/// A flow that the task started, with what is below the task that joins it.
-fn flow(then: &TreeTask, paint: Paint) -> String {
-    let mut lines = vec![branch(then, paint)];
-    below(&mut lines, "", then, paint);
-    lines.join("\n")
-}
-
-/// `██████████████░░░░░░  70%  page 7 of 10`.
-fn progress(task: &TaskStatus) -> String {
-    let note = task.note.as_deref().map(text::escape);
-    let bar = task.progress.map(|percent| {
-        let filled = usize::from(percent.min(100)) * BAR / 100;
-        format!("{}{} {percent:>3}%", "█".repeat(filled), "░".repeat(BAR - filled))
-    });
-    [bar, note].into_iter().flatten().collect::<Vec<_>>().join("  ")
-}
-
 /// One line of `--watch`.
 fn change(task: &TaskStatus, now_ms: u64, zone: &TimeZone, paint: Paint) -> String {
     let word = paint.tone(tone(task.status), &format!("{:<10}", task.status.into_str()));
     let mut parts = vec![text::local(now_ms, zone, "%H:%M:%S"), word, format!("attempt {}", task.attempt)];
     match task.status {
-        Status::Processing if task.progress.is_some() || task.note.is_some() => parts.push(progress(task)),
-        Status::Pending => parts.extend(
-            task.due_at
-                .filter(|due| *due > now_ms)
-                .map(|due| format!("in {}", text::age(Duration::from_millis(due - now_ms)))),
-        ),
+        Status::Processing if task.progress.is_some() || task.note.is_some() => {
+            parts.push(tree::progress(task));
+        }
+        Status::Pending if let Some(due) = task.due_at.filter(|due| *due > now_ms) => {
+            parts.push(format!("in {}", text::age_ms(due - now_ms)));
+        }
         _ => {}
     }
     parts.extend(task.flow.map(|flow| format!("{} of {} children completed", flow.completed, flow.children)));
@@ -314,7 +250,8 @@ fn change(task: &TaskStatus, now_ms: u64, zone: &TimeZone, paint: Paint) -> Stri
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::operations::tree::Branches;
+    use crate::operations::tree::{Branches, TreeTask};
+    use crate::queue::FlowProgress;
 
     const NOW: u64 = 1_700_000_100_000;
     const PLAIN: Paint = Paint { colour: false, width: None };
@@ -395,14 +332,10 @@ pub(super) mod tests {
             note: None,
             ..task()
         };
-        assert!(
-            render(&rules(), &delayed, &Family::default(), NOW, &TimeZone::UTC, PLAIN)
-                .contains("PENDING, delayed for 3m 12s")
-        );
-        assert!(
-            change(&delayed, NOW, &TimeZone::UTC, PLAIN)
-                .contains("PENDING     attempt 2  in 3m 12s  trap: \\u{1b}[2J")
-        );
+        let sheet = render(&rules(), &delayed, &Family::default(), NOW, &TimeZone::UTC, PLAIN);
+        assert!(sheet.contains("PENDING, delayed for 3m 12s"), "{sheet}");
+        let line = change(&delayed, NOW, &TimeZone::UTC, PLAIN);
+        assert!(line.contains("PENDING     attempt 2  in 3m 12s  trap: \\u{1b}[2J"), "{line}");
     }
 
     #[test]
@@ -420,6 +353,6 @@ pub(super) mod tests {
             of(failed, Branches::default()),
         ];
         let flow = FlowProgress { completed: 9_995, children: 10_000 };
-        insta::assert_snapshot!(children(flow, &open, PLAIN));
+        insta::assert_snapshot!(tree::children(flow, &open, PLAIN));
     }
 }

@@ -1,8 +1,8 @@
 //! Tables on the terminal, which are never wider than it.
 //!
-//! In: columns, rows of cells, the width of the terminal. Out: aligned lines. Where a table does not fit,
-//! texts are cut first, then names, then ids; then columns are left out in an order that the table says, and
-//! a last line names them. Without a terminal nothing is cut. Not here: colours (`output`), formats of
+//! In: columns, rows of cells, the width of the terminal. Out: aligned lines. If a table does not fit, texts
+//! are cut first, then names, then ids. Then columns are left out, in the order that the table has for that,
+//! and a last line names them. Without a terminal nothing is cut. Not here: colours (`output`), formats of
 //! numbers and foreign text (`text`).
 
 use unicode_width::UnicodeWidthStr as _;
@@ -12,11 +12,13 @@ use super::text;
 
 /// The gap between two columns.
 const GAP: &str = "  ";
-/// The least widths of texts, at first and at last, and of names. What is shorter is not cut.
+/// Texts are cut to the first of these widths before names are cut, and to the second one after that.
 const TEXT_FIRST: usize = 24;
 const TEXT_LEAST: usize = 10;
+/// Names are cut to this width.
 const NAME_LEAST: usize = 20;
-/// The least width of ids: they are whole, or else at least as long as those that tqhost makes.
+/// Ids are whole at first. If leaving out columns does not help, they are cut to the length of tqhost's own
+/// ids.
 const ID_WHOLE: usize = usize::MAX;
 const ID_LEAST: usize = 36;
 
@@ -25,13 +27,13 @@ const ID_LEAST: usize = 36;
 enum Content {
     /// The end is cut.
     Text,
-    /// The middle is cut: its end tells it from others, too.
+    /// The middle is cut, as the ends of names differ, too.
     Name,
-    /// As a name, but as late as possible.
+    /// Cut like a name, but after all names.
     Id,
-    /// One of a few short words, or a time: it is not cut.
+    /// One of a few short words, or a time, which is not cut.
     Fixed,
-    /// At the right, and not cut.
+    /// A number, which is aligned at the right and not cut.
     Figure,
 }
 
@@ -41,7 +43,7 @@ struct Column {
     content: Content,
 }
 
-/// One cell of a table, whose text commands no terminal.
+/// One cell of a table. Its text is escaped.
 #[derive(Debug, Clone)]
 pub(super) struct Cell {
     pub text: String,
@@ -53,7 +55,7 @@ impl Cell {
         Cell { text: text::escape(text.as_ref()), tone }
     }
 
-    /// A sign for nothing in place of what is missing or empty.
+    /// The value, or a dash if it is missing or empty.
     pub(super) fn known(value: Option<impl ToString>) -> Cell {
         let text = value.map(|value| value.to_string()).filter(|text| !text.is_empty());
         text.unwrap_or_else(|| text::NONE.to_owned()).into()
@@ -76,8 +78,8 @@ pub(super) struct TextTable {
 }
 
 impl TextTable {
-    /// `spare` are the titles of columns that may be left out where the table does not fit, in this order.
-    /// Titles that the table does not have count for nothing. The columns follow, each kind with its titles.
+    /// `spare` has the titles of columns that may be left out, the first one first. The table need not have
+    /// all of them. The columns follow by [`Self::texts`] and the like.
     pub(super) fn new(spare: &'static [&'static str]) -> TextTable {
         TextTable { columns: Vec::new(), spare, rows: Vec::new() }
     }
@@ -108,11 +110,13 @@ impl TextTable {
     }
 
     pub(super) fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
-        self.rows.push(cells.into_iter().collect());
+        let cells: Vec<Cell> = cells.into_iter().collect();
+        debug_assert_eq!(cells.len(), self.columns.len(), "a row has a cell for each column");
+        self.rows.push(cells);
     }
 
-    /// The width of each column, and the columns that are left out. Ids stay whole if leaving out columns
-    /// makes room for them.
+    /// The width of each column, and the columns that are left out, so that the table has no more than `most`
+    /// columns of the terminal.
     fn fit(&self, full: &[usize], most: usize) -> (Vec<usize>, Vec<usize>) {
         let at = |title: &&str| self.columns.iter().position(|column| column.title == *title);
         let spare: Vec<usize> = self.spare.iter().filter_map(at).collect();
@@ -126,7 +130,7 @@ impl TextTable {
                 return (widths, spare[..count].to_vec());
             }
         }
-        // There is nothing else to take away: the widest ones give.
+        // All spare columns are left out. Now the widest column is made narrower, again and again.
         let kept = &order[spare.len()..];
         let mut widths = self.cut(full, kept, most, ID_LEAST);
         while excess(&widths, kept, most) > 0
@@ -138,7 +142,8 @@ impl TextTable {
         (widths, spare)
     }
 
-    /// The widths of these columns, cut in this order as far as each may be.
+    /// The widths of the columns that are `shown`. They are cut in this order, each as far as it may be,
+    /// until the table fits.
     fn cut(&self, full: &[usize], shown: &[usize], most: usize, id_least: usize) -> Vec<usize> {
         let mut widths = full.to_vec();
         for (content, least) in [

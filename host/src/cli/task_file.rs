@@ -1,9 +1,10 @@
-//! A task with all that its queue knew of it, as a file: `dead export` writes it, `try` reads it.
+//! A task as a file, with what its queue knew of it: `dead export` writes it, `try` reads it.
 //!
 //! In: a dead letter, or the bytes of a file. Out: the file's JSON, or the task with the limits that it had.
 //! Values are text, or base64 where they are not; names may be repeated. Not here: files with fields alone
 //! (`input`).
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,6 @@ use anyhow::anyhow;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-use super::args::TryArgs;
 use super::exit::CommandResult;
 use super::input;
 use crate::config::{self, Config};
@@ -20,14 +20,14 @@ use crate::operations::FieldView;
 use crate::queue::DeadLetter;
 use crate::task::{Field, Task};
 
-/// The file. No producer's field has this name, so no file with fields alone looks like it.
+/// The whole file. No producer's field can be called `tq-task`, so no file with fields alone looks like it.
 #[derive(Debug, Serialize, Deserialize)]
 struct TaskFile {
     #[serde(rename = "tq-task")]
     task: ExportedTask,
 }
 
-/// Tells such a file from others.
+/// Reads from any file that has this form, however wrong its task is.
 #[derive(Deserialize)]
 struct Probe {
     #[serde(rename = "tq-task")]
@@ -101,7 +101,7 @@ impl ExportedTask {
         serde_json::to_string_pretty(&TaskFile { task: self }).unwrap_or_default()
     }
 
-    /// Reads a file. None: it is a file of another form. `name` is the file's name, for errors.
+    /// Reads a file. None: the file has another form. `name` is the file's name, for errors.
     pub(super) fn read(bytes: &[u8], name: &str) -> CommandResult<Option<ExportedTask>> {
         let bytes = without_bom(bytes);
         // serde takes a list for a struct, too.
@@ -121,7 +121,7 @@ impl ExportedTask {
 }
 
 impl TaskLimits {
-    /// Replaces the defaults with what held for the task.
+    /// Replaces the defaults with the limits of the task.
     pub(super) fn apply(self, rules: &mut config::QueueRules, grants: &mut config::Plugin) {
         rules.timeout = Duration::from_millis(self.timeout_ms);
         rules.max_retries = self.attempts.saturating_sub(1);
@@ -146,10 +146,11 @@ pub(super) fn given(bytes: &[u8], name: &str) -> CommandResult<Vec<GivenTask>> {
     Ok(input::whole_objects(bytes, name)?.into_iter().map(plain).collect())
 }
 
-/// The limits that a task's file names. What is wrong with the file is told when the task is read.
-pub(super) fn limits(args: &TryArgs, stdin: Option<&[u8]>) -> Option<TaskLimits> {
+/// The limits in a task's file, or in stdin if the task is there. None: the file has none, or it is wrong,
+/// which is told when the task is read.
+pub(super) fn limits(file: Option<&Path>, stdin: Option<&[u8]>) -> Option<TaskLimits> {
     let read = |bytes: &[u8]| Some(ExportedTask::read(bytes, "").ok()??.limits);
-    match (stdin, &args.task) {
+    match (stdin, file) {
         (Some(bytes), _) => read(bytes),
         (None, Some(path)) if path.is_file() => read(&input::read_value(path).ok()?),
         _ => None,

@@ -3,30 +3,47 @@
 //! In: a queue's name, a state, filters. Out: a table, or the list as JSON, with the cursor of the rest; the
 //! fields of the tasks, if they are wanted. Not here: how they are found (`operations::list`).
 
-use std::time::Duration;
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use strum::VariantNames as _;
 
-use super::args::{ListArgs, TasksArgs};
 use super::context::open;
 use super::exit::{CommandError, CommandResult};
-use super::field_lines::{self, MOST_BYTES};
+use super::filters::TaskFilterArgs;
+use super::lists::{self, ListArgs, ListItem, ListPart};
 use super::output::{Out, Paint, Tone};
-use super::progress::{CommandProgress, interrupted};
+use super::progress::CommandProgress;
 use super::status::tone;
 use super::table::{Cell, TextTable};
-use super::{dead_groups, text};
+use super::{groups, text};
 use crate::clock;
 use crate::config::{Config, FieldPlace, QueueRules};
 use crate::mask::FieldMask;
-use crate::operations::{self, GroupKind, ListRequest, ListedTask, TaskGrouping, TaskList};
-use crate::queue::Queue;
+use crate::operations::{self, GroupKind, ListRequest, ListedTask, OperationError, TaskGrouping, TaskList};
 use crate::queue::listing::ListedState;
 
 /// The most columns of an error in the list.
 const ERROR_WIDTH: usize = 60;
 
+#[derive(Debug, Args)]
+pub(super) struct TasksArgs {
+    /// The queue's name in the configuration
+    queue: String,
+    /// The state of the tasks; ended tasks are those of the queue's `events`
+    #[arg(long, default_value = "queued", value_parser = PossibleValuesParser::new(ListedState::VARIANTS))]
+    state: String,
+    /// Count them by the value of this field, the most first; data/user/id is a place in the JSON of the
+    /// field data
+    #[arg(long, value_name = "FIELD")]
+    by: Option<String>,
+    #[command(flatten)]
+    filter: TaskFilterArgs,
+    #[command(flatten)]
+    list: ListArgs,
+}
+
 pub(super) async fn run(config: &Config, args: TasksArgs, out: &mut Out) -> CommandResult {
-    let TasksArgs { queue: name, state, by, filter, list } = args;
-    let ListArgs { fields: with_fields, limit, cursor } = list;
+    let TasksArgs { queue: name, state, by, filter, list: args } = args;
     let queue = open(config, &name).await?;
     // clap takes no other states.
     let state = state.parse().unwrap_or(ListedState::Queued);
@@ -34,74 +51,43 @@ pub(super) async fn run(config: &Config, args: TasksArgs, out: &mut Out) -> Comm
     if let Some(by) = by {
         let place = FieldPlace::asked(&by, &filter.mask);
         let place = place.map_err(|why| CommandError::Usage(format!("--by: {by:?}: {why}")))?;
-        let grouping = TaskGrouping::new(GroupKind::Field(place), state, cursor.as_deref())?;
+        let grouping = TaskGrouping::new(GroupKind::Field(place), state, args.cursor.as_deref())?;
         let noun = format!("{} task", state.into_str());
-        return dead_groups::list(&queue, grouping, &filter, (&noun, limit), out).await;
+        return groups::list(&queue, grouping, &filter, (&noun, args.limit), out).await;
     }
-    let mut request = ListRequest { state, filter, cursor, limit, with_fields };
     let mut progress = CommandProgress::begin()?;
-    let first = progress.step(operations::list(&queue, &request)).await;
-    let mut list = first.ok_or_else(|| interrupted("nothing was found"))??;
-    let mut bytes = field_bytes(&list);
-    // One call looks at a bounded number of tasks; the command goes on until it has enough.
-    while list.tasks.len() < limit
-        && bytes < MOST_BYTES
-        && !progress.is_interrupted()
-        && let Some(next) = list.next.clone()
-    {
-        (request.cursor, request.limit) = (Some(next), limit - list.tasks.len());
-        let Some(more) = progress.step(operations::list(&queue, &request)).await else { break };
-        let more = more?;
-        bytes += field_bytes(&more);
-        list.tasks.extend(more.tasks);
-        list.examined += more.examined;
-        list.next = more.next;
-        progress.tell(|| format!("{} found, {} looked at", list.tasks.len(), list.examined));
+    let part = async |cursor, limit| {
+        let request = ListRequest { state, filter: filter.clone(), cursor, limit, with_fields: args.fields };
+        let TaskList { tasks: items, examined, next } = operations::list(&queue, &request).await?;
+        Ok::<_, OperationError>(ListPart { items, examined, next })
+    };
+    let list = lists::gather(&args, &mut progress, part).await?;
+    let cut = progress.cut(list.is_whole(&args), &list.told("task"), list.next.as_deref());
+    let ListPart { items: tasks, examined, next } = list;
+    let list = TaskList { tasks, examined, next }.masked(&FieldMask::new(&config.admin.mask));
+    if out.json {
+        out.json(&list);
+    } else if !list.tasks.is_empty() {
+        let table = table(&list.tasks, &titles(&queue.rules), clock::now_ms(), out.paint);
+        out.line(lists::below_rows(&table, list.tasks.iter().map(ListItem::fields), out.paint));
+    } else if cut.is_none() {
+        let matching = if filter.is_empty() { "" } else { " that match" };
+        out.line(format!("Queue {name} has no {} tasks{matching}.", state.into_str()));
     }
-    let is_whole = list.next.is_none() || list.tasks.len() >= limit || bytes >= MOST_BYTES;
-    let found =
-        format!("{} found, {} looked at", text::plural(list.tasks.len() as u64, "task"), list.examined);
-    let cut = progress.cut(is_whole, &found, list.next.as_deref());
-    let list = list.masked(&FieldMask::new(&config.admin.mask));
-    show(&list, &request, limit, &queue, cut.is_some(), out);
-    cut.map_or(Ok(()), Err)
+    if let Some(cut) = cut {
+        return Err(cut);
+    }
+    if let Some(next) = list.next.filter(|_| !out.json && !list.tasks.is_empty()) {
+        let shows_more = lists::shows_more(list.tasks.len(), args.limit);
+        let more = format!("There are more; {shows_more}--cursor {next} goes on.");
+        out.line(out.paint.tone(Tone::Faint, &more));
+    }
+    Ok(())
 }
 
 /// The titles of the columns that a queue adds to its lists.
 pub(super) fn titles(rules: &QueueRules) -> Vec<String> {
     rules.show.iter().map(|place| place.name.clone()).collect()
-}
-
-/// How many bytes the fields in the list have.
-fn field_bytes(list: &TaskList) -> usize {
-    list.tasks.iter().filter_map(|task| task.fields.as_deref()).map(field_lines::bytes).sum()
-}
-
-/// Shows the list. One that was interrupted says nothing of tasks that it did not look at.
-fn show(list: &TaskList, request: &ListRequest, limit: usize, queue: &Queue, is_cut: bool, out: &mut Out) {
-    let name = &queue.rules.name;
-    if out.json {
-        out.json(list);
-        return;
-    }
-    let word = request.state.into_str();
-    if list.tasks.is_empty() && is_cut {
-        return;
-    }
-    if list.tasks.is_empty() {
-        let of = if request.filter.is_empty() { "" } else { " that match" };
-        out.line(format!("Queue {name} has no {word} tasks{of}."));
-        return;
-    }
-    let fields = list.tasks.iter().map(|task| task.fields.as_deref().unwrap_or_default());
-    let table = table(&list.tasks, &titles(&queue.rules), clock::now_ms(), out.paint);
-    out.line(field_lines::below_rows(&table, fields, out.paint));
-    if let Some(next) = list.next.as_ref().filter(|_| !is_cut) {
-        // A list that ends because its fields are large ends there with every limit.
-        let shows_more = if list.tasks.len() < limit { "" } else { "--limit shows more, and " };
-        let more = format!("There are more; {shows_more}--cursor {next} goes on.");
-        out.line(out.paint.tone(Tone::Faint, &more));
-    }
 }
 
 /// `titles` has the titles of the columns that the queue adds.
@@ -115,7 +101,7 @@ fn table(tasks: &[ListedTask], titles: &[String], now_ms: u64, paint: Paint) -> 
         .texts(["ERROR"]);
     for task in tasks {
         let due = task.due_at.filter(|due| *due > now_ms);
-        let due = due.map(|due| format!("in {}", text::age(Duration::from_millis(due - now_ms))));
+        let due = due.map(|due| format!("in {}", text::age_ms(due - now_ms)));
         let when = task.finished_at.or(task.started_at).or(task.enqueued_at);
         let ago = || when.map(|ms| text::ago(ms, now_ms));
         let first = [(&task.id).into(), Cell::tone(task.status.into_str(), tone(task.status))];

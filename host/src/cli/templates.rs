@@ -4,9 +4,25 @@
 //! `{{NAME}}` in them. The Rust SDK is not on crates.io, so a project gets a copy of it. A project builds
 //! with public registries alone. Not here: writing the files (`new`).
 
+use clap::ValueEnum;
 use serde::Deserialize;
 
-use super::args::{Language, Starter};
+/// A handler that `tqhost new` begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Starter {
+    Words,
+    Model,
+}
+
+/// A language that `tqhost new` has a template for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Language {
+    Rust,
+    Javascript,
+    Typescript,
+    Python,
+    Go,
+}
 
 /// One file of a project.
 #[derive(Debug)]
@@ -16,7 +32,7 @@ pub(super) struct ProjectFile {
     pub is_program: bool,
 }
 
-/// The words of a language: the files `words.toml`.
+/// Words about a language, from its `words.toml`, for the README and the command.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LanguageWords {
@@ -97,7 +113,7 @@ const GO: &[Part] = &[
     ("", &[(".gitignore", "/*.wasm\n")]),
 ];
 
-/// The files that take the place of others, or come to them, in a project that asks a model.
+/// The files of a project that asks a model. They replace those of the same path, and others are added.
 fn of_model(lang: Language) -> &'static [Part] {
     const GRANTS: Part = files!("" from "templates/model/": "tqhost.toml");
     match lang {
@@ -148,14 +164,15 @@ pub(super) fn files(lang: Language, starter: Starter, name: &str) -> Vec<Project
         Language::Javascript => &[JAVASCRIPT, SCRIPTS, WIT],
         Language::Typescript => &[TYPESCRIPT, SCRIPTS, WIT],
         Language::Python => &[PYTHON, WIT],
-        // It is compiled without the interface, which is its documentation.
+        // Go compiles without the files of the interface, which document it.
         Language::Go => &[GO, WIT],
     };
-    let special = if starter == Starter::Model { of_model(lang) } else { &[] };
     let mut files = all(&mut std::iter::once(&COMMON).chain(own.iter().copied().flatten()));
-    let special = all(&mut special.iter());
-    files.retain(|file| special.iter().all(|other| other.path != file.path));
-    files.extend(special);
+    if starter == Starter::Model {
+        let special = all(&mut of_model(lang).iter());
+        files.retain(|file| special.iter().all(|other| other.path != file.path));
+        files.extend(special);
+    }
     files
 }
 
@@ -203,7 +220,7 @@ fn adapted(lang: Language, starter: Starter, path: &str, text: String) -> String
         // JavaScript's compiler has the complete 0.2.3 built in, and refuses a reduced one of that version.
         _ if lang != Language::Rust && path.starts_with("wit/deps/") => text.replace("@0.2.3", "@0.2.4"),
         "wit/world.wit" if asks_model => text.replace("  // import wasi:http/", "  import wasi:http/"),
-        // Their tasks run alone in an instance.
+        // Instances of these languages run one task at a time.
         "tqhost.toml" if matches!(lang, Language::Rust | Language::Go) => {
             text.split_inclusive('\n').filter(|line| !line.starts_with("instance = ")).collect()
         }

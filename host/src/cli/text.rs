@@ -63,21 +63,22 @@ pub(super) fn cut_middle(text: &str, max: usize) -> String {
         return text.to_owned();
     }
     let room = max.saturating_sub(1);
+    // The first characters that fit into this number of columns.
     let part = |chars: &mut dyn Iterator<Item = char>, most: usize| -> Vec<char> {
         let mut used = 0;
-        chars
-            .take_while(|c| {
-                used += c.width().unwrap_or(0);
-                used <= most
-            })
-            .collect()
+        let fits = |c: &char| {
+            used += c.width().unwrap_or(0);
+            used <= most
+        };
+        chars.take_while(fits).collect()
     };
     let begin = part(&mut text.chars(), room.div_ceil(2));
     let end = part(&mut text.chars().rev(), room / 2);
     begin.into_iter().chain(['…']).chain(end.into_iter().rev()).collect()
 }
 
-/// Lines of at most `most` columns, as far as its words are that short.
+/// Breaks the text between words into lines of at most `most` columns. A word that is longer has its own
+/// line.
 pub(super) fn wrapped(text: &str, most: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
@@ -90,17 +91,22 @@ pub(super) fn wrapped(text: &str, most: usize) -> Vec<String> {
     lines
 }
 
-/// How long ago that was: `3m 12s ago`.
-pub(super) fn ago(ms: u64, now_ms: u64) -> String {
-    format!("{} ago", age(Duration::from_millis(now_ms.saturating_sub(ms))))
+/// A number of milliseconds like [`age`]: `3m 12s`.
+pub(super) fn age_ms(ms: u64) -> String {
+    age(Duration::from_millis(ms))
 }
 
-/// How long ago a task died. 0: another program wrote its dead letter, without a time.
+/// How long ago the time `ms` was: `3m 12s ago`.
+pub(super) fn ago(ms: u64, now_ms: u64) -> String {
+    format!("{} ago", age_ms(now_ms.saturating_sub(ms)))
+}
+
+/// How long ago a task died. 0: its dead letter has no time, as another program wrote it.
 pub(super) fn died(ms: u64, now_ms: u64) -> String {
     if ms == 0 { NONE.to_owned() } else { ago(ms, now_ms) }
 }
 
-/// A duration: like [`age`], but from 1 to 10 seconds with tenths.
+/// A duration like [`age`], but with tenths from 1 to 10 seconds.
 pub(super) fn took(duration: Duration) -> String {
     let ms = duration.as_millis();
     if (1000..10_000).contains(&ms) { format!("{}.{}s", ms / 1000, ms % 1000 / 100) } else { age(duration) }
@@ -108,11 +114,11 @@ pub(super) fn took(duration: Duration) -> String {
 
 /// Local time and how long ago or ahead that is: `2026-03-01 12:00:00 (3m 12s ago)`.
 pub(super) fn when(ms: u64, now_ms: u64, zone: &TimeZone) -> String {
-    let away = Duration::from_millis(ms.abs_diff(now_ms));
-    let relative = match away.as_secs() {
-        0 => "now".to_owned(),
-        _ if ms > now_ms => format!("in {}", age(away)),
-        _ => format!("{} ago", age(away)),
+    let away_ms = ms.abs_diff(now_ms);
+    let relative = match away_ms {
+        ..1000 => "now".to_owned(),
+        _ if ms > now_ms => format!("in {}", age_ms(away_ms)),
+        _ => format!("{} ago", age_ms(away_ms)),
     };
     format!("{} ({relative})", local(ms, zone, "%Y-%m-%d %H:%M:%S"))
 }

@@ -4,33 +4,38 @@
 //!     file ─▶ Singles (stable, compiled) ─▶ Handler::self_check ─▶ run ─▶ AttemptReport ─▶ text or JSON
 //!     task, fields, configuration ─▶ Attempt ─────────────────────────┘
 //!
-//! Not here: how fields are read (`input`), the handler's log (`trial_log`), what a queue would do next
+//! Not here: how fields are read (`input`), the handler's log (`log`), what a queue would do next
 //! (`worker::settle`).
 
 mod effects;
+mod grants;
+mod log;
 mod view;
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
+use clap::Args;
 use tokio_util::sync::CancellationToken;
 
-use super::args::TryArgs;
-use super::context::{config_file, explain, rules};
-use super::dead::exported;
+use super::context::{explain, load_config, open};
 use super::exit::{CommandError, CommandResult};
+use super::files::read_handler;
 use super::output::{Out, note};
+use super::readers::at_least_one;
+use super::redrive::letter;
 use super::task_file::{ExportedTask, GivenTask, given, limits};
-use super::trial_log::TrialLog;
 use super::{input, text};
 use crate::blobs::Blobs;
 use crate::builds::short;
 use crate::chain::chain;
 use crate::clock;
-use crate::config::{self, Config};
+use crate::config;
+use crate::config::units::parse_duration;
 use crate::field::HOST_FIELDS;
 use crate::plugins::{self, Single, Singles, Watch};
 use crate::queue::{NoEffects, check_fields};
@@ -39,11 +44,64 @@ use crate::shutdown::Signals;
 use crate::task::{Progress, Task};
 use crate::telemetry::AttemptTrace;
 
+use grants::TrialGrants;
+use log::TrialLog;
 use view::{Tried, is_completed, took};
 
 /// The most bytes of a blob, and the most blobs that are told.
 const MAX_BLOB_IN_MEMORY: u64 = 16 << 20;
 const MOST_BLOBS: usize = 100;
+
+#[derive(Debug, Args)]
+pub(super) struct TryArgs {
+    /// The handler's file
+    #[arg(value_name = "HANDLER.wasm")]
+    handler: PathBuf,
+    /// A file with one JSON object whose values become the task's fields, as on a line of enqueue --jsonl (-
+    /// is stdin); or with a list of them, for a handler that takes batches; or one that dead export wrote
+    #[arg(value_name = "TASK.json", required_unless_present_any = ["fields", "dead"])]
+    task: Option<PathBuf>,
+    /// Take the task from this dead letter, with the grants and limits of its queue. The dead letter stays
+    #[arg(long, num_args = 2, value_names = ["QUEUE", "ID"], conflicts_with_all = ["task", "queue"])]
+    dead: Option<Vec<String>>,
+    /// One more field of each task, or one instead of the file's: name=value, or name=@FILE for the content
+    /// of a file
+    #[arg(long = "field", value_name = "NAME=VALUE")]
+    fields: Vec<OsString>,
+    /// Grant what [plugins.NAME] of the configuration grants [default: the plugin of --queue; with --config,
+    /// the file's name]
+    #[arg(long, value_name = "NAME")]
+    plugin: Option<String>,
+    /// Take timeout and attempts from this queue of the configuration
+    #[arg(long, value_name = "NAME")]
+    queue: Option<String>,
+    /// Which attempt at the task this is [default: the dead letter's, or 1]
+    #[arg(long, value_name = "NUMBER", value_parser = at_least_one::<u32>)]
+    attempt: Option<u32>,
+    /// The task's id; those of a list are ID-1, ID-2 and so on [default: the dead letter's, or try]
+    #[arg(long, value_name = "ID")]
+    id: Option<String>,
+    /// Stop the handler after this time, like 10s [default: the queue's, or 60s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    timeout: Option<Duration>,
+    /// Run it this many times, each in a fresh instance unless the plugin's `instance` keeps them, and print
+    /// the median time; stop at the first run that does not complete
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=100_000),
+        conflicts_with = "watch"
+    )]
+    runs: u32,
+    /// If the handler traps, or computes until its timeout, show the calls in which it was, with the lines of
+    /// their source where the file has debug information
+    #[arg(long)]
+    backtrace: bool,
+    /// Run again whenever the handler, the task's file or a field's has changed, until Ctrl-C
+    #[arg(long)]
+    watch: bool,
+}
 
 /// A trial, without the bytes of handler and task, which may change between runs.
 struct Trial {
@@ -55,28 +113,26 @@ struct Trial {
     /// The blobs of all runs.
     blobs: Blobs,
     log: TrialLog,
-    /// The content of stdin, which cannot be read twice.
+    /// The content of stdin, which cannot be read twice, if the task is there.
     stdin: Option<Vec<u8>>,
     /// The task of a dead letter.
     dead: Option<ExportedTask>,
-    /// Whether the grants come from a configuration.
+    /// Whether rules and grants come from a configuration.
     is_granted: bool,
 }
 
 /// `named` is the configuration that the command line names.
 pub(super) async fn run(named: Option<&Path>, mut args: TryArgs, out: &mut Out) -> CommandResult {
-    let dead = match args.dead.as_deref() {
-        Some([queue, id]) => {
-            args.queue = Some(queue.clone());
-            Some(dead_letter(named, queue, id).await?)
-        }
-        _ => None,
-    };
-    let (plugin, mut rules, mut grants, of_host) = granted(named, &args)?;
+    let mut dead = None;
+    if let Some([queue, id]) = args.dead.as_deref() {
+        dead = Some(dead_letter(named, queue, id).await?);
+        args.queue = Some(queue.clone());
+    }
+    let TrialGrants { plugin, mut rules, mut grants, cache_dir } =
+        TrialGrants::find(named, &args.handler, args.plugin.as_deref(), args.queue.as_deref())?;
     if args.timeout.is_some_and(|timeout| timeout.is_zero()) {
-        return Err(CommandError::Usage(
-            "--timeout 0s leaves the handler no time: write one from 1ms up".into(),
-        ));
+        let why = "--timeout 0s leaves the handler no time: write one from 1ms up";
+        return Err(CommandError::Usage(why.into()));
     }
     if args.watch {
         check_watched(&args)?;
@@ -85,29 +141,25 @@ pub(super) async fn run(named: Option<&Path>, mut args: TryArgs, out: &mut Out) 
         Some(path) if is_stdin(path) => Some(input::stdin()?),
         _ => None,
     };
-    let is_granted = named.is_some() || args.plugin.is_some() || args.queue.is_some();
-    if !is_granted && let Some(limits) = limits(&args, stdin.as_deref()) {
+    let is_granted = cache_dir.is_some();
+    if !is_granted && let Some(limits) = limits(args.task.as_deref(), stdin.as_deref()) {
         limits.apply(&mut rules, &mut grants);
     }
     let log = TrialLog::start((!out.json).then_some(out.paint))?;
     let blobs = Blobs::in_memory(MAX_BLOB_IN_MEMORY)?;
-    let options = SandboxOptions {
-        max_concurrent: 1,
-        max_warm: 0,
-        max_memory: grants.memory,
-        // Code with the lines of its source is of no use to others, so it is not kept.
-        compiler: if args.backtrace { Compiler::Here } else { Compiler::separate() },
-        backtraces: args.backtrace,
-    };
+    let compiler = if args.backtrace { Compiler::Here } else { Compiler::separate() };
+    let options =
+        SandboxOptions { backtraces: args.backtrace, ..SandboxOptions::single(grants.memory, compiler) };
     let sandbox = Sandbox::within(options, 1, u64::MAX, blobs.clone())?;
     let singles = match args.backtrace {
+        // Code with the lines of its source is of no use to others, so it is not kept.
         true => Singles::without_cache(sandbox),
-        false => Singles::new(sandbox, of_host),
+        false => Singles::new(sandbox, cache_dir),
     };
     let (plugin, rules) = (plugin.into(), rules.into());
     let trial = Trial { args, plugin, grants, rules, singles, blobs, log, stdin, dead, is_granted };
     if !trial.args.watch {
-        let handler = trial.read_handler().await?;
+        let handler = read_handler(&trial.args.handler).await?;
         return trial.once(&handler, trial.tasks().await?, out).await;
     }
     let mut signals = Signals::listen()?;
@@ -119,17 +171,16 @@ pub(super) async fn run(named: Option<&Path>, mut args: TryArgs, out: &mut Out) 
 }
 
 impl Trial {
-    /// Runs every new version of the files, for ever. A bad version is reported, and the next one awaited.
+    /// Runs every new version of the files, until stdout is closed. A bad version is reported, and the next
+    /// one awaited.
     async fn watch(&self, out: &mut Out) -> CommandResult {
-        let of_fields = self.args.fields.iter().filter_map(|arg| input::file_of(arg));
-        let files = [Some(self.args.handler.as_path()), self.args.task.as_deref()]
-            .into_iter()
-            .flatten()
-            .chain(of_fields);
-        let mut watch = Watch::new(files.map(Path::to_owned).collect());
+        let mut files = vec![self.args.handler.clone()];
+        files.extend(self.args.task.clone());
+        files.extend(self.args.fields.iter().filter_map(|arg| input::file_of(arg)).map(Path::to_owned));
+        let mut watch = Watch::new(files);
         let mut last = None;
         loop {
-            match (self.read_handler().await, self.tasks().await) {
+            match (read_handler(&self.args.handler).await, self.tasks().await) {
                 (Ok(handler), Ok(tasks)) => {
                     let now = Some((handler, tasks));
                     // A file whose time has changed may have the same content.
@@ -139,8 +190,8 @@ impl Trial {
                         let tried = tokio::select! {
                             biased;
                             tried = self.once(handler, tasks.clone(), out) => tried,
-                            // The author of a handler that never ends need not wait for its timeout. A file
-                            // whose content is unchanged starts the run again.
+                            // The author of a handler that never ends need not wait for its timeout. The run
+                            // begins anew even if the content of the file is the same.
                             () = watch.changed() => {
                                 if !out.json {
                                     note("tqhost: broken off, as a file has changed");
@@ -169,11 +220,6 @@ impl Trial {
         }
     }
 
-    async fn read_handler(&self) -> CommandResult<Vec<u8>> {
-        let path = &self.args.handler;
-        Ok(plugins::read(path).await.map_err(|error| anyhow!("{}: {error:#}", path.display()))?)
-    }
-
     /// The tasks of the file, each with the fields of the command line as well. Such a field replaces fields
     /// with the same name.
     async fn tasks(&self) -> CommandResult<Vec<GivenTask>> {
@@ -192,7 +238,7 @@ impl Trial {
         for GivenTask { fields, known } in &mut tasks {
             fields.retain(|field| !named.iter().any(|other| other.name == field.name));
             fields.extend(named.iter().cloned());
-            // The handler may be one of a queue that is told of ends, so it may get fields that tell of them.
+            // The queue of the handler may be told of the ends of other tasks, so fields about ends are good.
             if known.is_none() {
                 check_fields(fields, &[HOST_FIELDS]).map_err(|error| anyhow!("the task: {error}"))?;
             }
@@ -200,13 +246,13 @@ impl Trial {
         Ok(tasks)
     }
 
-    /// Compiles the handler, or takes its code from the cache, and tells of it. The handler has to take
-    /// this number of tasks in one call.
+    /// Compiles the handler, or takes its code from the cache, and tells of it. Fails if the handler cannot
+    /// take this number of tasks in one call.
     async fn load(&self, handler: &[u8], tasks: usize, out: &mut Out) -> CommandResult<Single> {
         let path = self.args.handler.display();
         let (singles, bytes, grants) = (self.singles.clone(), handler.to_vec(), self.grants.clone());
-        // Loading may take long, so it runs on another thread, and Ctrl-C need not wait for it. When this
-        // future is dropped, the guard stops it.
+        // Loading may take long, so it runs on another thread, and Ctrl-C does not wait for it. The guard
+        // stops it when this future is dropped.
         let allowance = Allowance::full();
         let _stops = allowance.cancel.clone().drop_guard();
         let loaded = tokio::task::spawn_blocking(move || singles.load(&bytes, &grants, &allowance)).await;
@@ -275,7 +321,7 @@ impl Trial {
         if is_completed(report, tasks.len()) { Ok(()) } else { Err(CommandError::Reported) }
     }
 
-    /// Runs the self-check, if there is one, and gives how long it took.
+    /// Runs the self-check, if there is one, and returns how long it took.
     async fn self_check(&self, single: &Single) -> CommandResult<Option<Duration>> {
         if !single.handler.checks_itself() {
             return Ok(None);
@@ -292,8 +338,8 @@ impl Trial {
         Ok(Some(started.elapsed()))
     }
 
-    /// Makes tasks of what was given, as if they had been delivered now. The command line comes before what
-    /// a queue knew of a task.
+    /// Makes tasks of what was given, as if a queue had delivered them now. Values of the command line
+    /// replace those that a queue knew.
     fn deliver(&self, tasks: Vec<GivenTask>) -> Vec<Task> {
         let several = tasks.len() > 1;
         let task = |(n, GivenTask { fields, known }): (usize, GivenTask)| {
@@ -334,48 +380,15 @@ impl Trial {
 
 /// The task of a dead letter in the Redis of the configuration.
 async fn dead_letter(named: Option<&Path>, queue: &str, id: &str) -> CommandResult<ExportedTask> {
-    let config = load(named)?;
-    match exported(&config, queue, id).await {
+    let config = load_config(named)?;
+    let export = async {
+        let queue = open(&config, queue).await?;
+        ExportedTask::of(&letter(&queue, id).await?, &queue.rules, &config)
+    };
+    match export.await {
         Ok(task) => Ok(task),
         Err(failure) => Err(explain(failure, &config, None).await),
     }
-}
-
-/// The plugin's name, the rules of its queue, its grants and the host's compiled code: from the configuration
-/// where one was asked for, else the defaults.
-fn granted(
-    named: Option<&Path>,
-    args: &TryArgs,
-) -> CommandResult<(String, config::QueueRules, config::Plugin, Option<PathBuf>)> {
-    let stem = args.handler.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-    if named.is_none() && args.plugin.is_none() && args.queue.is_none() {
-        // A queue with the default rules.
-        let config = Config::parse("[queues.try]\n", Path::new("/tqhost.toml"), &|_| None);
-        let config = config.map_err(|errors| CommandError::Config(errors.to_string()))?;
-        let rules = rules(&config, "try")?.clone();
-        return Ok((stem, rules, config::Plugin::default(), None));
-    }
-    let config = load(named)?;
-    let of_queue = args.queue.as_deref().map(|name| rules(&config, name)).transpose()?;
-    let plugin = args.plugin.clone().or_else(|| of_queue.map(|queue| queue.plugin.clone())).unwrap_or(stem);
-    let user = config.queues.iter().find(|queue| queue.plugin == plugin);
-    if user.is_none() && !config.plugins.contains_key(&plugin) {
-        let file = config.path.display();
-        let why = format!(
-            "{file} has no plugin {plugin:?}: name one with --plugin or --queue, \
-             or leave --config out for the defaults"
-        );
-        return Err(CommandError::Usage(why));
-    }
-    let grants = config.plugins.get(&plugin).cloned().unwrap_or_default();
-    let Some(rules) = of_queue.or(user).or(config.queues.first()) else {
-        return Err(CommandError::Config(format!("{} has no queue", config.path.display())));
-    };
-    Ok((plugin, rules.clone(), grants, Some(config.cache_dir())))
-}
-
-fn load(named: Option<&Path>) -> CommandResult<Config> {
-    Config::load(&config_file(named)?).map_err(|errors| CommandError::Config(errors.to_string()))
 }
 
 /// Checks that task and fields can be read again and again. A file that is missing may come later.
@@ -391,7 +404,7 @@ fn check_watched(args: &TryArgs) -> CommandResult {
     Err(CommandError::Usage(format!("{name} cannot be watched: write the {what} to a file")))
 }
 
-/// Whether it is something else than a file, for example a FIFO.
+/// Whether the path leads to something other than a file, for example a FIFO.
 fn is_no_file(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|meta| !meta.is_file())
 }
@@ -399,6 +412,3 @@ fn is_no_file(path: &Path) -> bool {
 fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,7 +1,7 @@
 //! Shows bytes that may be JSON, text or neither, to people.
 //!
-//! In: the bytes of results and fields. Out: text. Not here: the same as JSON (`operations`), the escapes
-//! (`text`).
+//! In: the bytes of results and fields. Out: text. Not here: results and fields as JSON (`operations`), the
+//! escapes (`text`).
 
 use serde_json::Value;
 

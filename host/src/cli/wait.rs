@@ -25,8 +25,8 @@ pub(super) fn longer(pause: Duration) -> Duration {
     (pause * 3 / 2).min(PAUSE.1)
 }
 
-/// Calls `ended` for each task of `open` with its last status, or with none when no status is kept, and takes
-/// it out. The tasks that are left then have not ended when the time was up.
+/// Waits until all tasks of `open` have ended, or the time is up. Calls `ended` for each task that has, with
+/// its last status, or with none if no status is kept, and removes it from `open`.
 pub(super) async fn until_end(
     queue: &Queue,
     open: &mut VecDeque<String>,

@@ -13,7 +13,7 @@ use crate::shutdown::Signals;
 /// The time from one look to the next.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// The place where the texts are shown.
+/// Shows one text after the other.
 pub(super) struct WatchScreen {
     signals: Signals,
     is_first: bool,
@@ -34,8 +34,8 @@ impl WatchScreen {
         self.is_first = false;
     }
 
-    /// Waits for the next look. False: it was told to end, or nobody reads any more.
-    pub(super) async fn goes_on(&mut self, out: &Out) -> bool {
+    /// Waits until the next look. False: there is none, as Ctrl-C was pressed or stdout is closed.
+    pub(super) async fn waited(&mut self, out: &Out) -> bool {
         if out.is_closed() {
             return false;
         }

@@ -53,8 +53,11 @@ pub(crate) struct JobCount {
 }
 
 impl JobCount {
-    /// Adds the part that was counted behind this one.
+    /// Adds the part that was counted behind this one, or to nothing the first part.
     pub(crate) fn add(&mut self, part: JobCount) {
+        if self.begin.is_empty() {
+            self.begin = part.begin;
+        }
         self.matched += part.matched;
         self.skipped += part.skipped;
         self.without_flow += part.without_flow;

@@ -40,6 +40,11 @@ pub struct SandboxOptions {
 }
 
 impl SandboxOptions {
+    /// For a program that runs one task at a time, and keeps no instance.
+    pub(crate) fn single(max_memory: u64, compiler: Compiler) -> SandboxOptions {
+        SandboxOptions { max_concurrent: 1, max_warm: 0, max_memory, compiler, backtraces: false }
+    }
+
     /// Largest number of instances at once: those that run, and those that wait for a task.
     fn places(&self) -> u32 {
         self.max_concurrent.saturating_add(self.max_warm).max(1)

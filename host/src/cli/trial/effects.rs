@@ -1,6 +1,6 @@
-//! The effects of a trial: what a host would commit with the task's end, and the blobs, which exist already.
+//! The effects of a trial, which a host would commit with the task's end.
 //!
-//! In: the effects of a task that has completed, the children of its flows, the blobs. Out: lines, and JSON.
+//! In: the effects of a task that has completed, the children of its flows. Out: lines, and JSON.
 //!
 //! Not here: the commit (`queue::settle`), the rest of a trial's end (`view`).
 
@@ -64,7 +64,7 @@ impl TrialEffects<'_> {
             let then =
                 format!("{}, when {} have completed", task_line("task for", &flow.then), children.len());
             let line = |child| format!("  {}", task_line("child for", child));
-            [then].into_iter().chain(some(children.iter().map(line), children.len()))
+            [then].into_iter().chain(first_lines(children.iter().map(line), children.len()))
         });
         let records = effects.records().iter().map(|(key, change)| {
             let how = if change.is_deleted { ", deleted before" } else { "" };
@@ -81,10 +81,10 @@ impl TrialEffects<'_> {
             };
             format!("state {} {change}", text::escape(key))
         });
-        let lines = some(tasks, effects.tasks().len())
+        let lines = first_lines(tasks, effects.tasks().len())
             .chain(flows)
-            .chain(some(records, effects.records().len()))
-            .chain(some(state, effects.state().len()));
+            .chain(first_lines(records, effects.records().len()))
+            .chain(first_lines(state, effects.state().len()));
         lines.map(|line| text::cut(&line, MOST_WIDTH)).collect()
     }
 
@@ -94,8 +94,8 @@ impl TrialEffects<'_> {
     }
 }
 
-/// The first lines, and how many there are beside them.
-fn some(lines: impl Iterator<Item = String>, all: usize) -> impl Iterator<Item = String> {
+/// The first lines, and a last one with the number of the others.
+fn first_lines(lines: impl Iterator<Item = String>, all: usize) -> impl Iterator<Item = String> {
     let rest = all.saturating_sub(MOST_LINES);
     let more = (rest > 0).then(|| format!("  and {rest} more; --json shows them"));
     lines.take(MOST_LINES).chain(more)

@@ -1,7 +1,7 @@
 //! The end of a trial, as text and as JSON.
 //!
 //! In: the report of an attempt, and how long each run took. Out: what `tqhost try` prints. Not here: the
-//! trial itself (`trial`), the lines of the handler's log (`trial_log`).
+//! trial itself (`trial`), the lines of the handler's log (`log`).
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::super::output::{Out, Tone};
-use super::super::trial_log::LogLine;
 use super::super::{text, value};
 use super::effects::TrialEffects;
+use super::log::LogLine;
 use crate::clock::ms;
 use crate::config;
 use crate::effects::{FlowName, OutboxTask};
@@ -30,8 +30,7 @@ pub(super) struct Tried<'t> {
     pub grants: &'t config::Plugin,
     /// The attempt of the last run.
     pub report: &'t AttemptReport,
-    /// How long each run took, the fastest first: the call, and making the instance where one was made for
-    /// it.
+    /// How long each run took, the fastest first. The time of a run includes making an instance for it.
     pub durations: Vec<Duration>,
     pub progress: Option<(u8, String)>,
     pub log: Vec<LogLine>,
@@ -54,8 +53,7 @@ struct EndView {
 }
 
 impl Tried<'_> {
-    /// The end of the task. For a batch: `failed` if the call failed, the end of all tasks if they ended
-    /// alike, else `mixed`; and the end of each task.
+    /// The end of the task. For a batch, their common end ([`EndView::of_all`]), and the end of each task.
     fn ends(&self) -> (EndView, Option<Vec<EndView>>) {
         let outcomes = self.report.outcomes(self.tasks.len());
         match &outcomes[..] {
@@ -197,14 +195,15 @@ impl EndView {
         EndView { outcome, kind: None, message: None, after_ms: None, result: None }
     }
 
-    /// The common end of a batch.
+    /// The common end of a batch: `failed` if the call failed, the end of the tasks if all of them ended in
+    /// the same way, else `mixed`.
     fn of_all(report: &AttemptReport, outcomes: &[Outcome]) -> EndView {
         if let (Ended::Failed { .. }, [first, ..]) = (&report.ended, outcomes) {
             return EndView::new(first);
         }
         let mut ends: Vec<&str> = outcomes.iter().map(|outcome| EndView::new(outcome).outcome).collect();
         ends.dedup();
-        EndView::named(if let [alike] = ends[..] { alike } else { "mixed" })
+        EndView::named(if let [same] = ends[..] { same } else { "mixed" })
     }
 
     fn tone(&self) -> Tone {
@@ -237,7 +236,7 @@ pub(super) fn is_completed(report: &AttemptReport, tasks: usize) -> bool {
 }
 
 fn millis(duration: Duration) -> f64 {
-    // To the microsecond: the timer is not more exact.
+    // The timer is exact to the microsecond.
     duration.as_micros() as f64 / 1000.0
 }
 

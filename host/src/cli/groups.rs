@@ -1,8 +1,8 @@
-//! `tqhost dead list --by` and `tasks --by`: dead letters, or tasks of a state, counted in groups.
+//! Dead letters, or tasks of a state, counted in groups: `tqhost dead list --by` and `tasks --by`.
 //!
-//! In: a queue, a filter, the property that makes the groups. Out: a table, or the groups as JSON. One
-//! command looks at 100,000 tasks, and says where it goes on. Not here: the groups themselves
-//! (`operations::groups`).
+//! In: a queue, a filter, the property by which groups are made. Out: a table, or the groups as JSON. A
+//! command looks at no more than 100,000 tasks, and then says with which cursor it can go on. Not here: the
+//! groups themselves (`operations::groups`).
 
 use jiff::tz::TimeZone;
 
@@ -30,8 +30,8 @@ pub(super) async fn list(
 ) -> CommandResult {
     let mut progress = CommandProgress::begin()?;
     while grouping.examined < LOOKS && !progress.is_interrupted() {
-        let Some(goes_on) = progress.step(grouping.step(queue, filter)).await else { break };
-        if !goes_on? {
+        let Some(has_more) = progress.step(grouping.step(queue, filter)).await else { break };
+        if !has_more? {
             break;
         }
         progress.tell(|| format!("{} looked at", text::plural(grouping.examined as u64, noun)));
@@ -42,15 +42,15 @@ pub(super) async fn list(
     let cut = progress.cut(is_whole, &looked_at, groups.next.as_deref());
     if out.json {
         out.json(&groups);
-        return cut.map_or(Ok(()), Err);
-    }
-    if !groups.groups.is_empty() {
+    } else if !groups.groups.is_empty() {
         out.line(table(&groups, clock::now_ms(), &TimeZone::system(), out.paint));
     }
     if let Some(cut) = cut {
         return Err(cut);
     }
-    out.line(out.paint.tone(Tone::Faint, &footer(&queue.rules.name, noun, &groups)));
+    if !out.json {
+        out.line(out.paint.tone(Tone::Faint, &footer(&queue.rules.name, noun, &groups)));
+    }
     Ok(())
 }
 
@@ -73,14 +73,13 @@ fn footer(name: &str, noun: &str, groups: &TaskGroups) -> String {
 }
 
 fn table(groups: &TaskGroups, now_ms: u64, zone: &TimeZone, paint: Paint) -> String {
-    // All groups are told apart by the same properties, or by the value of a field that some may not have.
-    let has = |is_there: fn(&TaskGroup) -> bool| groups.groups.first().is_some_and(is_there);
-    let [by_reason, by_version, by_hour, by_error] = [
-        has(|group| group.reason.is_some()),
-        has(|group| group.version.is_some()),
-        has(|group| group.hour.is_some()),
-        has(|group| group.error.is_some()),
-    ];
+    // All groups have the same properties, so the first one has the columns of the table. A group without any
+    // is one by the value of a field, which its tasks need not have.
+    let first = groups.groups.first();
+    let by_reason = first.is_some_and(|group| group.reason.is_some());
+    let by_version = first.is_some_and(|group| group.version.is_some());
+    let by_hour = first.is_some_and(|group| group.hour.is_some());
+    let by_error = first.is_some_and(|group| group.error.is_some());
     let by_value = !(by_reason || by_version || by_hour || by_error);
     let mut table = TextTable::new(&["OLDEST", "EXAMPLE", "NEWEST"])
         .texts(by_reason.then_some("REASON"))
@@ -130,16 +129,8 @@ mod tests {
             example: "id-1".into(),
         };
         let groups = vec![group("no such page …", 1200), group("", 7)];
-        let next = next.map(str::to_owned);
-        TaskGroups {
-            by: "cause".to_owned(),
-            groups,
-            more_groups: 2,
-            others: 3,
-            matching: 1210,
-            examined: 5000,
-            next,
-        }
+        let (by, next) = ("cause".to_owned(), next.map(str::to_owned));
+        TaskGroups { by, groups, more_groups: 2, others: 3, matching: 1210, examined: 5000, next }
     }
 
     #[test]

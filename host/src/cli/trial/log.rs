@@ -1,7 +1,7 @@
 //! The log of a handler during `tqhost try`: printed at once, or kept for the JSON.
 //!
-//! In: all log events of this process. Out: the lines of the guest, and the host's warnings on stderr.
-//! The sandbox bounds the lines of each attempt. Not here: how the sandbox makes events of a guest's output.
+//! In: all log events of this process. Out: the lines of the guest, and the host's warnings on stderr. The
+//! sandbox limits the lines of each attempt. Not here: how the sandbox makes events of a guest's output.
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
@@ -15,7 +15,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use super::output::{Paint, Tone, note};
+use super::super::output::{Paint, Tone, note};
 use crate::guarded::Guarded;
 
 /// One line of a handler's log, as JSON. The names are stable.
@@ -30,7 +30,7 @@ pub(super) struct LogLine {
 /// A layer of `tracing` that takes the lines. Clones share the lines that are kept.
 #[derive(Debug, Clone)]
 pub(super) struct TrialLog {
-    /// The colours to print lines in; without them, lines are kept.
+    /// How lines are printed. None: lines are kept instead.
     paint: Option<Paint>,
     kept: Arc<Guarded<Kept>>,
 }
@@ -42,7 +42,7 @@ struct Kept {
 }
 
 impl TrialLog {
-    /// Starts to listen. May be called once in a process. With `paint`, each line is printed at once.
+    /// Starts to listen, which fails if it is called twice in a process.
     pub(super) fn start(paint: Option<Paint>) -> anyhow::Result<TrialLog> {
         let log = TrialLog { paint, kept: Arc::default() };
         tracing_subscriber::registry().with(log.clone()).try_init().context("logging was already started")?;
@@ -72,7 +72,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TrialLog {
             return;
         }
         event.record(&mut words);
-        // The sandbox's own note of a failure has no stream. The outcome says the same with more detail.
+        // An event without a stream is the sandbox's note of a failure, of which the outcome says more.
         if words.stream.is_empty() || self.kept.lock().is_muted {
             return;
         }

@@ -609,7 +609,7 @@ fn a_drain_does_not_touch_a_task_that_a_host_has_just_taken() {
     let keys: Vec<String> =
         keys.into_iter().chain([status.clone(), "work".into()]).chain(flow).chain(["work".into()]).collect();
     let cancel = |bench: &mut Bench, only_waiting: &str| -> String {
-        let args = ["tqhost", "60000", "60000", &id, &id, only_waiting, "", "", "", "work", ""];
+        let args = ["tqhost", "60000", "60000", &id, &id, only_waiting, "", "", "", "", "work", ""];
         bench.redis("EVAL", (&script::CANCEL.source, keys.len(), &keys, &args[..]))
     };
     // The host has read it, and has not said yet that it runs.
@@ -656,7 +656,8 @@ fn a_drain_keeps_a_task_only_as_it_was_found() {
         let keys = keys.chain([format!("tq:{{work}}:task:{id}"), "work".into()]);
         let keys = keys.chain(["flow", "flow:children"].map(|flow| format!("tq:{{work}}:{flow}:{id}")));
         let keys: Vec<String> = keys.chain([kept.to_owned()]).collect();
-        let args = ["tqhost", "60000", "60000", id, entry, "1", "", "86400000", "tq-id", id, "", "work", ""];
+        let args =
+            ["tqhost", "60000", "60000", id, entry, "1", "", "", "86400000", "tq-id", id, "", "work", ""];
         bench.redis("EVAL", (&script::CANCEL_KEPT.source, keys.len(), &keys, &args[..]))
     };
     let count = |bench: &mut Bench| -> [u64; 2] { ["work", kept].map(|key| bench.redis("XLEN", key)) };

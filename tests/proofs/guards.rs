@@ -34,7 +34,7 @@ const CASES: &[Case] = &[
         what: "only the first settlement of an attempt commits its effects",
         scenario: effects_are_committed_once,
         mutations: &[&[
-            ("if not is_ours and not is_kept(status, entry) then return 0 end", ""),
+            ("if not is_ours and not has_without_entry(status, entry) then return 0 end", ""),
             ("redis.call('XACK', stream, group, entry) == 1", "true"),
         ]],
     },
@@ -63,7 +63,7 @@ const CASES: &[Case] = &[
     Case {
         what: "who does not hold the entry is told so before the effects are looked at",
         scenario: a_stranger_is_not_told_of_a_refusal,
-        mutations: &[&[("if not is_ours and not is_kept(status, entry) then return 0 end", "")]],
+        mutations: &[&[("if not is_ours and not has_without_entry(status, entry) then return 0 end", "")]],
     },
     Case {
         what: "effects that cannot be committed leave nothing",
@@ -85,8 +85,8 @@ const CASES: &[Case] = &[
         what: "a task that is marked as cancelled commits nothing, and its effects are not looked at",
         scenario: a_marked_task_commits_nothing,
         mutations: &[
-            &[("if mark == 'here' then dropped, all = all, {} end", "")],
-            &[("if mark == 'here' then\n    for", "if false then\n    for")],
+            &[("not is_cancelled and effects.refusal_of", "effects.refusal_of")],
+            &[("if is_cancelled then\n    for", "if false then\n    for")],
             &[("redis.call('UNLINK', one.children)", "")],
         ],
     },
@@ -130,17 +130,13 @@ const CASES: &[Case] = &[
         what: "a child ends only if its flow can note it",
         scenario: a_child_waits_until_its_flow_can_note_its_end,
         mutations: &[
-            &[(
-                "or not is_new and (completes or buries or mark == 'here') and \
-                 join_refusal(status)",
-                "",
-            )],
-            &[("(completes or buries or mark == 'here')", "completes")],
-            &[("(completes or buries or mark == 'here')", "(completes or buries)")],
+            &[("or ends and not one.is_new and join_refusal(status)", "")],
+            &[("local ends = completes or buries or is_cancelled", "local ends = completes")],
+            &[("local ends = completes or buries or is_cancelled", "local ends = completes or buries")],
             &[("'stream')\n  or join_refusal(status)\n", "'stream')\n")],
             &[("or join_refusal(status) ~= nil", "")],
             &[("if bad then error(bad) end", "")],
-            &[("is_broken or not queue\n      or", "not queue\n      or")],
+            &[("refusal or not queue\n      or", "not queue\n      or")],
             &[("flow .. ':results', 'hash')", "'none', 'hash')")],
         ],
     },
@@ -149,7 +145,7 @@ const CASES: &[Case] = &[
         scenario: children_are_released_once,
         mutations: &[
             &[("redis.call('LPOP', children)", "local _ = children")],
-            &[("if is_full then", "if false then")],
+            &[("if obstacle then", "if false then")],
             &[("redis.call('ZADD', delayed, now + 1000, member)", "")],
             &[("redis.call('ZREM', delayed, member)\n      redis.call('HDEL'", "redis.call('HDEL'")],
             &[("redis.call('PERSIST', one.children)", "")],
@@ -169,7 +165,7 @@ const CASES: &[Case] = &[
                 "redis.call('HINCRBY', flow, 'left', -1) < 0",
             )],
             &[("redis.call('HSET', child.status, 'flow', index .. ' ' .. flow)", "")],
-            &[("failure_of(flows.end_child, flow, id, how, changes)", "nil")],
+            &[("try(flows.end_child, flow, id, how, changes)", "nil")],
         ],
     },
     Case {
@@ -194,7 +190,7 @@ const CASES: &[Case] = &[
         mutations: &[
             &[("redis.call('HSET', flow, 'letter', letter, 'dead', dead)", "")],
             &[("if joins then flows.leave(key_of(status, id, 'flow'), buried) end", "")],
-            &[("if not letter then return end", "letter = letter or { at, {} }")],
+            &[("if not letter then return end", "letter = letter or {}")],
             &[("redis.call('HSET', status, field, noted)", "")],
             &[("redis.call('PERSIST', flow)\n", "")],
         ],
@@ -204,8 +200,8 @@ const CASES: &[Case] = &[
         scenario: a_flow_is_cancelled_with_its_task,
         mutations: &[
             &[("redis.call('DEL', flow)\n", "")],
-            &[("fields = cmsgpack.unpack(redis.call('HGET', flow, 'fields'))", "")],
-            &[("if has_flow and not found and not runs and not known_entry and is then", "if false then")],
+            &[("cmsgpack.unpack(redis.call('HGET', flow, 'fields'))", "nil")],
+            &[("if has_flow and not known_entry and state then", "if false then")],
         ],
     },
     Case {
@@ -229,13 +225,9 @@ const CASES: &[Case] = &[
         what: "every end is told once, also when its settlement is repeated",
         scenario: every_end_is_told_once,
         mutations: &[
-            &[(
-                "if told[how] then \
-                 tell(status, id, how, attempt, changes, source, letter, last_error, enqueued_at) end",
-                "",
-            )],
+            &[("if told[how] then tell(ended, id, source, before) end", "")],
             &[
-                ("if not is_ours and not is_kept(status, entry) then return 0 end", ""),
+                ("if not is_ours and not has_without_entry(status, entry) then return 0 end", ""),
                 ("redis.call('XACK', stream, group, entry) == 1", "true"),
             ],
             &[("if before and before >= tonumber(number) then", "if false then")],

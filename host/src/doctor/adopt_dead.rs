@@ -42,7 +42,7 @@ impl Queue {
         let mut converted = 0;
         while let Some(page) = pages.next(self).await? {
             let mut calls = Vec::new();
-            for letter in page.into_iter().filter(crate::queue::DeadLetter::is_unread) {
+            for letter in page.into_iter().filter(crate::queue::DeadLetter::is_foreign) {
                 let fields =
                     dead_format::convert(&self.rules.name, &letter.entry, &letter.raw, told, task_fields);
                 // One with too many fields stays as it is.

@@ -224,7 +224,7 @@ impl Queue {
         let mut pages = Pages::new(None);
         while let Some(page) = pages.next(self).await? {
             for letter in page {
-                if !letter.is_unread() {
+                if !letter.is_foreign() {
                     found.own += 1;
                     continue;
                 }

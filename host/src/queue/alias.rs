@@ -1,8 +1,8 @@
 //! Aliases: names from the team's own data under which clients find tasks.
 //!
-//! An alias is a sorted set of the ids of its newest tasks. It is noted when a host first sees a task: when
-//! `tqhost enqueue` or a handler enqueues it, and at each delivery. Nothing waits for the end of a task, so
-//! an alias lives for as long as the task can take from there, and for the queue's retention.
+//! An alias is a sorted set of the ids of its newest tasks. It is noted when `tqhost enqueue` or a handler
+//! enqueues a task, and at each delivery. The end of a task does not change it, so an alias lives for the
+//! longest time that the task can take from then on, and for the queue's retention.
 //!
 //! In: tasks; or a name that somebody asks for. Out: the id of the task that is meant. A task that no host
 //! has seen is looked for among the newest undelivered entries, and a dead one by the fields of its dead
@@ -27,21 +27,21 @@ use crate::effects::{Effects, OutboxTask};
 use crate::mask::{FieldMask, MASKED};
 use crate::task::{Field, Task};
 
-/// The tasks that one alias leads to.
+/// The most tasks that an alias keeps, the newest ones.
 const MOST: usize = 100;
-/// Tasks in one call of the script.
+/// The most tasks in one call of the script.
 const NOTED: usize = 200;
 /// How long a task may wait in its stream before its first delivery without losing its alias.
 const WAIT: Duration = Duration::from_secs(24 * 3600);
 /// How much longer than its timeout an attempt may take to be settled.
 const SPARE: Duration = Duration::from_secs(3600);
 
-/// The entries of one millisecond that have places of their own: as many as a double can tell apart.
+/// How many entries of one millisecond a double can tell apart (`order`).
 const ONE_MS: u32 = 4096;
 
 const LOOK: &str = "look for an alias";
 
-/// Which of the tasks with one alias is meant.
+/// Chooses one of the tasks with an alias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meant {
     Newest,
@@ -54,20 +54,22 @@ pub(crate) enum Meant {
 pub(super) struct NamedTask {
     alias: Vec<u8>,
     id: String,
-    /// When it was enqueued (ms), with its place among the tasks of that moment behind the point. None: now.
+    /// Its place by `order`. None: it is enqueued now.
     enqueued_at: Option<f64>,
+    /// How long the alias lives from now on, at least.
     lives: Duration,
 }
 
-/// The parts of a queue that an alias needs.
+/// The configuration of a queue whose tasks have aliases.
 struct Naming<'q> {
     keys: &'q QueueKeys,
+    /// The place of the alias in a task's fields.
     place: &'q ValueAt,
     retention: Duration,
 }
 
 impl Naming<'_> {
-    /// A task that waits in its stream, or is delayed.
+    /// A task that is enqueued now, and its alias. None: it has none.
     fn new_task(&self, id: &str, fields: &[Field], delay: Duration) -> Option<NamedTask> {
         let alias = self.keys.alias(&value::alias(fields, self.place)?);
         Some(NamedTask { alias, id: id.to_owned(), enqueued_at: None, lives: delay + WAIT + self.retention })
@@ -77,9 +79,8 @@ impl Naming<'_> {
 impl Queue {
     /// Notes the aliases of tasks that were delivered.
     pub(crate) async fn note_aliases(&self, tasks: &[&Task]) -> QueueResult {
-        let named: Vec<NamedTask> =
-            tasks.iter().filter_map(|task| self.delivered(task, task.delay.unwrap_or_default())).collect();
-        self.note(&self.keys, &named).await
+        let named = tasks.iter().filter_map(|task| self.delivered(task, task.delay.unwrap_or_default()));
+        self.note(&self.keys, &named.collect::<Vec<_>>()).await
     }
 
     /// Notes the aliases of tasks that were held.
@@ -91,36 +92,34 @@ impl Queue {
         self.note(&self.keys, &held.iter().filter_map(named).collect::<Vec<_>>()).await
     }
 
-    /// Whether the aliases of tasks have to be kept before the tasks are delayed: a delay takes longer than
-    /// what is set aside for an attempt.
+    /// Whether [`Queue::keep_alias`] has to be called before a task is delayed: the delay is so long that the
+    /// alias could expire before the next delivery.
     pub(crate) fn needs_its_alias_kept(&self, delay: Duration) -> bool {
         self.rules.id.is_some() && delay > SPARE / 2
     }
 
     /// Lets the alias of a task live on while the task is delayed.
     pub(crate) async fn keep_alias(&self, task: &Task, delay: Duration) -> QueueResult {
-        let named: Vec<NamedTask> = self.delivered(task, delay).into_iter().collect();
-        self.note(&self.keys, &named).await
+        self.note(&self.keys, self.delivered(task, delay).as_slice()).await
     }
 
-    /// Notes the alias of a task that waits in the stream, and that no host has seen. So the task keeps its
-    /// alias when it ends there.
+    /// Notes the alias of a task that waits in the stream and that no host has seen, so that the task has its
+    /// alias even if it ends there.
     pub(super) async fn note_queued_alias(&self, id: &str) -> QueueResult {
         if self.rules.id.is_none() || self.status_of(id).await?.is_some() {
             return Ok(());
         }
         let Some(entry) = self.find_queued(id).await? else { return Ok(()) };
         let enqueued_at_ms = codec::entry_time_ms(&entry.id);
-        let named: Vec<NamedTask> = self.waiting(id, &entry.fields, enqueued_at_ms).into_iter().collect();
-        self.note(&self.keys, &named).await
+        self.note(&self.keys, self.waiting(id, &entry.fields, enqueued_at_ms).as_slice()).await
     }
 
-    /// The tasks of these effects that have an alias in their queue.
+    /// The tasks of these effects whose queues have aliases.
     pub(crate) fn aliased(&self, effects: &Effects) -> Vec<OutboxTask> {
         let tasks = effects.tasks().iter().chain(effects.flows().iter().map(|flow| &flow.then));
         let targets = &self.rules.enqueue_to;
         let has_alias = |task: &&OutboxTask| {
-            // The alias of a task that a relay takes to its queue is noted at its delivery.
+            // For a task that a relay takes to its queue, the alias is noted at the delivery.
             !task.is_relayed && targets.iter().any(|target| target.id.is_some() && target.name == task.queue)
         };
         tasks.filter(has_alias).cloned().collect()
@@ -158,8 +157,8 @@ impl Queue {
         })
     }
 
-    /// A task that was delivered, with its alias. The alias lives until the task can have ended after
-    /// `delay`, and then as long as its status. None: it has none.
+    /// A task that was delivered, and its alias. The alias lives until an attempt that begins after `delay`
+    /// must have ended, and then as long as the status. None: it has none.
     fn delivered(&self, task: &Task, delay: Duration) -> Option<NamedTask> {
         let place = self.rules.id.as_ref()?;
         Some(NamedTask {
@@ -170,7 +169,7 @@ impl Queue {
         })
     }
 
-    /// Notes aliases in the queue with these keys.
+    /// Notes the aliases of tasks of the queue with these keys.
     pub(super) async fn note(&self, keys: &QueueKeys, named: &[NamedTask]) -> QueueResult {
         for some in named.chunks(NOTED) {
             let mut call = ScriptCall::new(&script::ALIAS).key("stream", &keys.stream).arg("most", MOST);
@@ -186,7 +185,7 @@ impl Queue {
 
     /// The id of the task that `name` means: a task's own id comes before an alias. None: neither is known.
     ///
-    /// Where the queue has no `id`, the name is an id, and nothing is asked.
+    /// If the queue has no aliases, the name is an id, and Redis is not asked.
     pub(crate) async fn find(&self, name: &str, meant: Meant) -> QueueResult<Option<String>> {
         if self.rules.id.is_none()
             || self.status_of(name).await?.is_some()
@@ -213,8 +212,8 @@ impl Queue {
         Ok(self.dead_named(name).await?.map(|letter| letter.id))
     }
 
-    /// The id of the task that `name` means, as far as a status, an entry or a noted alias tells. It reads no
-    /// fields, so it is quick where [`Queue::find`] would search.
+    /// The id of the task that `name` means, as far as a status, an entry or a noted alias says. It is quick,
+    /// because it does not search the fields of tasks as [`Queue::find`] does.
     pub(crate) async fn find_noted(&self, name: &str) -> QueueResult<Option<String>> {
         if self.status_of(name).await?.is_some() || self.is_entry(name).await? {
             return Ok(Some(name.to_owned()));
@@ -249,7 +248,7 @@ impl Queue {
     /// The alias of a task with these fields. None: it has none, or its value is hidden.
     pub(crate) fn alias_in(&self, fields: &RawFields, mask: &FieldMask) -> Option<Vec<u8>> {
         let place = self.rules.id.as_ref()?;
-        // The other fields do not matter, and may be large.
+        // Other fields may be large, so they are not copied.
         let (name, value) = fields.iter().find(|(name, _)| name == place.field.as_bytes())?;
         let value = mask.shown_bytes(name, value)?.into_owned();
         let field = [Field { name: place.field.clone(), value }];
@@ -257,7 +256,7 @@ impl Queue {
         Some(alias).filter(|alias| mask.is_empty() || alias != MASKED.as_bytes())
     }
 
-    /// The ids of the tasks with this alias, the newest first; and which of them no host has been given yet.
+    /// The ids of the tasks with this alias, the newest first; and the newest one that was not delivered yet.
     async fn with_alias(&self, name: &str) -> QueueResult<(Vec<String>, Option<String>)> {
         let alias = self.alias_key(name);
         let Some(mut ids) = self.noted_with(&alias).await? else { return Ok((Vec::new(), None)) };
@@ -282,25 +281,25 @@ impl Queue {
         range.arg(alias).arg(0).arg(-1);
         let ids = match self.link.command(LOOK, &range).await {
             Err(error) if error.is_wrong_type() => return Ok(None),
-            ids => reply::array(ids?).and_then(|ids| ids.into_iter().map(reply::text).collect()),
+            ids => reply::each(ids?, reply::text),
         };
         self.shaped(LOOK, ids).map(Some)
     }
 
-    /// The newest entry with this alias that no host has been given yet.
+    /// The newest entry with this alias that was not delivered yet.
     async fn undelivered(&self, alias: &[u8]) -> QueueResult<Option<StreamEntry>> {
         let position = match self.group_position().await {
             Err(error) if error.is_no_group() => None,
             position => position?,
         };
         let first = position.map_or_else(|| "-".to_owned(), |position| format!("({}", position.delivered));
+        let has_alias = |entry: &StreamEntry| self.alias_of(&entry.fields).is_some_and(|of| of == alias);
         let (mut last, mut search) = ("+".to_owned(), Search::default());
         while let Some(count) = search.page() {
             let mut range = redis::cmd("XREVRANGE");
             range.arg(&self.keys.stream).arg(&last).arg(&first).arg("COUNT").arg(count);
             let page = self.shaped(LOOK, reply::stream_entries(self.link.command(LOOK, &range).await?))?;
             let next = search.looked_at(&page);
-            let has_alias = |entry: &StreamEntry| self.alias_of(&entry.fields).is_some_and(|of| of == alias);
             if let Some(entry) = page.into_iter().find(has_alias) {
                 return Ok(Some(entry));
             }
@@ -321,8 +320,8 @@ impl Queue {
     }
 }
 
-/// The place of a task among those of its alias: its time of enqueueing in ms, and behind the point its
-/// number among the entries of that moment, if its id tells.
+/// The score of a task among those of its alias: the time of its enqueueing (ms), and as the fraction its
+/// number among the entries of that millisecond, if its id is that of an entry.
 fn order(id: &str, enqueued_at_ms: u64) -> f64 {
     let number =
         id.split_once('-').filter(|_| codec::is_entry_id(id)).and_then(|(_, number)| number.parse().ok());

@@ -1,12 +1,12 @@
 //! The last failed attempts of a task: how each failed, where, and the last lines that it has logged.
 //!
-//! In: the [`AttemptRecord`] of an attempt, which travels with its settlement. Out: [`FailedAttempt`]s. A
-//! queue says how many each task may have (`failed_attempts`), and their key expires with the task's status;
-//! docs/decisions/0024-failed-attempts.md says why.
+//! In: the [`AttemptRecord`] of an attempt, which travels with its settlement. Out: [`FailedAttempt`]s. The
+//! queue's configuration says how many records a task may have (`failed_attempts`), and their key expires
+//! with the task's status; docs/decisions/0024-failed-attempts.md says why.
 //!
-//! An attempt that ended with its host has a record, too, which the host writes that takes its task over.
+//! An attempt that ended with its host has a record, too. The host that takes its task over writes it, here.
 //!
-//! Not here: writing the others (`settle`), collecting the lines (`sandbox`).
+//! Not here: writing all other records (`settle`), collecting the lines (`sandbox`).
 
 use std::time::Duration;
 
@@ -21,12 +21,12 @@ use super::script;
 
 /// The outcome of an attempt that ended with its host.
 pub(crate) const LOST: &str = "lost";
-/// The record of a lost attempt is kept for this time, or for as long as the results of the queue if that is
-/// longer: it may be the only one of its task, and no status names it then. The time is that of the other
-/// records (`RECORDS_LIVE` of settle.lua), whose key it shares.
+/// How long the key of records lives after a lost attempt, if the queue does not keep results for longer. The
+/// record may be the only one of its task, and then no status names the key. `RECORDS_LIVE` of settle.lua is
+/// the same time for the other records.
 const LOST_LIVES: Duration = Duration::from_secs(30 * 86_400);
 
-/// The part of a failed attempt that its settlement does not say itself.
+/// The part of a failed attempt's record that is not in its settlement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AttemptRecord {
     /// How it ended, in a word.
@@ -55,7 +55,7 @@ pub(crate) struct FailedAttempt {
     pub log: String,
 }
 
-/// An entry that no consumer kept alive for a lease.
+/// A pending entry that had no heartbeat for a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AbandonedEntry {
     pub id: String,
@@ -79,7 +79,7 @@ impl LostAttempt {
     }
 }
 
-/// A failed attempt as settle.lua writes it. What is missing is empty.
+/// A failed attempt as settle.lua writes it. A field that is missing is empty.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 struct StoredAttempt {
@@ -112,8 +112,7 @@ impl From<StoredAttempt> for FailedAttempt {
 }
 
 impl Queue {
-    /// The last failed attempts of the task `id`, the first one first. None are known of a task whose status
-    /// has expired.
+    /// The last failed attempts of the task `id`, the earliest one first. Empty once its status has expired.
     pub(crate) async fn failed_attempts(&self, id: &str) -> QueueResult<Vec<FailedAttempt>> {
         const WHAT: &str = "read a task's failed attempts";
         let reply = match self.link.command(WHAT, redis::cmd("HGETALL").arg(self.keys.attempts(id))).await {
@@ -131,36 +130,35 @@ impl Queue {
         Ok(found.into_iter().map(|(_, attempt)| attempt).collect())
     }
 
-    /// The attempts that ended with their hosts: those of entries whose takeover counted a crash of the
-    /// consumer that had them. It reads the statuses of the tasks, which change when these begin again.
+    /// The attempts that ended with their hosts, among the entries `taken` that this host took over: an entry
+    /// has more deliveries than `before` the takeover if its owner died. Call it before the tasks begin
+    /// again, because it reads their statuses.
     pub(crate) async fn lost_attempts(
         &self,
         taken: &[StreamEntry],
         before: &[AbandonedEntry],
     ) -> QueueResult<Vec<LostAttempt>> {
         const WHAT: &str = "look for lost attempts";
-        let of = |entry: &StreamEntry| {
+        let (mut lost, mut commands) = (Vec::new(), Vec::new());
+        for entry in taken {
             let owner = before.iter().find(|known| known.id == entry.id);
-            owner.filter(|owner| entry.deliveries > owner.deliveries).cloned()
-        };
-        let lost: Vec<_> = taken.iter().filter_map(|entry| Some((entry, of(entry)?))).collect();
+            let Some(owner) = owner.filter(|owner| entry.deliveries > owner.deliveries) else { continue };
+            let id = codec::id_of(entry);
+            let mut ask = redis::cmd("HMGET");
+            ask.arg(self.keys.task(&id)).arg(&["consumer", "started_at", "plugin", "attempt"]);
+            commands.push(ask);
+            lost.push((id, entry, owner));
+        }
         if lost.is_empty() {
             return Ok(Vec::new());
         }
         let now_ms = self.now_ms().await?;
-        let asked: Vec<redis::Cmd> = lost
-            .iter()
-            .map(|(entry, _)| {
-                let fields = ["consumer", "started_at", "plugin", "attempt"];
-                redis::cmd("HMGET").arg(self.keys.task(&codec::id_of(entry))).arg(&fields).to_owned()
-            })
-            .collect();
-        let known = self.link.pipeline(WHAT, &asked).await?;
-        let attempt = |((entry, owner), known): ((&StreamEntry, AbandonedEntry), Result<_, _>)| LostAttempt {
-            id: codec::id_of(entry),
-            record: lost_attempt(entry, &owner, known.ok(), now_ms),
-        };
-        Ok(lost.into_iter().zip(known).map(attempt).collect())
+        let known = self.link.pipeline(WHAT, &commands).await?;
+        let attempts = lost.into_iter().zip(known).map(|((id, entry, owner), known)| LostAttempt {
+            id,
+            record: lost_attempt(entry, owner, known.ok(), now_ms),
+        });
+        Ok(attempts.collect())
     }
 
     /// Adds lost attempts to the records of their tasks.
@@ -175,7 +173,7 @@ impl Queue {
         for one in lost {
             let key = self.keys.attempts(&one.id);
             calls.push(script::write(redis::cmd("HINCRBY").arg(&key).arg("last").arg(1)));
-            // It goes with the command that creates the key, so that no key stays without an end.
+            // Sent with the command that creates the key, so that no key stays for ever.
             calls.push(script::write(redis::cmd("PEXPIRE").arg(&key).arg(lives)));
         }
         let numbers = self.link.scripts(WHAT, &calls).await?.into_iter().step_by(2);
@@ -191,8 +189,8 @@ impl Queue {
     }
 }
 
-/// The record of an attempt that ended with its host. `known` is what its status says, which may speak of an
-/// earlier attempt.
+/// The record of an attempt that ended with its host. `known` has fields of the task's status, which may be
+/// those of an earlier attempt.
 fn lost_attempt(
     entry: &StreamEntry,
     owner: &AbandonedEntry,
@@ -203,17 +201,18 @@ fn lost_attempt(
     let text = |value| reply::optional(value).ok().flatten().unwrap_or_default();
     let [consumer, started_at, plugin, attempt] = known.map(|known| known.map(text)).unwrap_or_default();
     let ended_at = now_ms.saturating_sub(millis(owner.idle));
-    let is_of_owner = consumer == owner.consumer;
-    let started_at = started_at.parse().ok().filter(|_| is_of_owner).unwrap_or(ended_at);
-    let attempt = if is_of_owner { attempt } else { codec::attempt_of(entry).to_string() };
+    let (started_at, plugin, attempt) = if consumer == owner.consumer {
+        (started_at.parse().unwrap_or(ended_at), plugin, attempt)
+    } else {
+        (ended_at, String::new(), codec::attempt_of(entry).to_string())
+    };
     StoredAttempt {
         attempt,
         finished_at: ended_at.to_string(),
         ran: ended_at.saturating_sub(started_at).to_string(),
         outcome: LOST.to_owned(),
-        error: String::new(),
-        plugin: if is_of_owner { plugin } else { String::new() },
+        plugin,
         consumer: owner.consumer.clone(),
-        log: String::new(),
+        ..StoredAttempt::default()
     }
 }

@@ -14,25 +14,27 @@ use super::script;
 use super::status::Status;
 use super::undo::MOST_FIELDS;
 
-/// Where a task was found: its entry, or its member among the delayed ones. Each is empty if it was not.
+/// Where a list found a task.
 #[derive(Default)]
 struct FoundAt<'f> {
+    /// Its entry; empty: the list did not find it in the stream.
     entry: &'f str,
+    /// Its member of the delayed tasks; empty: the list did not find it there.
     member: &'f str,
-    /// The dead letter as which it is kept; empty: it is not.
+    /// The dead letter that the job keeps of it; empty: it keeps none.
     letter: RawFields,
     /// Whether it was not found, and may be an item of a list.
     may_be_listed: bool,
 }
 
 impl Queue {
-    /// Cancels a task that has not ended, and gives the status that it had before; none for an unknown task.
-    /// A task that has ended stays as it is, but no further child of the flow that it joins is released. A
-    /// call may be repeated: the second one gives CANCELLED.
+    /// Cancels a task that has not ended. Returns the status that it had before; none for an unknown task. A
+    /// task that has ended stays as it is, but no further child of the flow that it joins is released. A call
+    /// may be repeated: the second one returns CANCELLED.
     ///
     /// A task of Celery or Sidekiq may still be an item of a list, which cannot be searched. While items wait
-    /// there, an unknown id is cancelled in advance: for a day, or for the queue's retention if that is longer,
-    /// a task with this id does not run.
+    /// there, an unknown id is cancelled in advance: for a day, or for the queue's retention if that is
+    /// longer, a task with this id does not run.
     pub async fn cancel(&self, id: &str) -> QueueResult<Option<Status>> {
         self.note_queued_alias(id).await?;
         let before = self.cancel_in(id, &FoundAt::default(), false).await?;
@@ -41,16 +43,18 @@ impl Queue {
         if before.is_some() && !is_only_noted {
             return Ok(before);
         }
-        // Without an entry the task has ended meanwhile, and has a status now, or it was never there.
         let may_be_listed = self.rules.has_ids_in_lists() && self.count_items().await? > 0;
+        // If no entry is found, the task has ended meanwhile and has a status now, or was never there.
         let entry = self.find_queued(id).await?.map(|entry| entry.id).unwrap_or_default();
         self.cancel_in(id, &FoundAt { entry: &entry, may_be_listed, ..FoundAt::default() }, false).await
     }
 
     /// Like [`Queue::cancel`], for a task that a list has just found. With `only_waiting`, a task that a host
-    /// has taken since then stays as it is, and the status is PROCESSING. Where the job of this queue keeps
-    /// what it takes away, a task that cannot be kept stays, too: one that waits for its flow, which has its
-    /// fields, one with too many fields to run, and a delayed one whose fields cannot be read.
+    /// has taken since then stays as it is, and the result is PROCESSING.
+    ///
+    /// If this queue has a job that keeps the tasks that it takes away, a task that cannot be kept stays,
+    /// too: one whose fields are in the flow for which it waits, one with too many fields to run, and a
+    /// delayed one whose fields cannot be read.
     pub(crate) async fn cancel_found(
         &self,
         task: &FoundTask,
@@ -62,7 +66,7 @@ impl Queue {
         if self.is_keeping() && (task.waits_for_flow() || letter.len() > MOST_FIELDS || is_unread) {
             return Ok(Some(Status::Processing));
         }
-        // A task that a host has seen, parked or held has its alias already.
+        // The alias of a task is noted once a host has seen, parked or held it.
         let unseen = Some(entry).filter(|entry| !entry.is_empty() && !task.has_status);
         let named = unseen.and_then(|entry| self.waiting(id, &task.fields, codec::entry_time_ms(entry)));
         self.note(&self.keys, named.as_slice()).await?;
@@ -93,13 +97,10 @@ impl Queue {
         only_waiting: bool,
     ) -> QueueResult<Option<Status>> {
         let keys = &self.keys;
-        // Only the status of the task names its marker. Whoever may write statuses could name any key.
+        // The status names the marker. A client that may write statuses could name any key there, so only a
+        // marker of this queue counts.
         let marker = self.link.command("cancel", redis::cmd("HGET").arg(keys.task(id)).arg("marker")).await?;
-        let marker = match marker {
-            redis::Value::Nil => None,
-            marker => Some(self.shaped("cancel", reply::bytes(marker))?),
-        };
-        let marker = keys.known_marker(marker);
+        let marker = keys.known_marker(self.shaped("cancel", reply::optional_bytes(marker))?);
         let flow = keys.flow(id);
         let script = if found.letter.is_empty() { &script::CANCEL } else { &script::CANCEL_KEPT };
         let call = self.call(script).key("status", keys.task(id)).key("marker", &marker);

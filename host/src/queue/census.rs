@@ -33,15 +33,14 @@ pub struct Census {
     pub pause: Option<QueuePause>,
     /// The hold of the queue. None: it is not on hold.
     pub held: Option<QueueHold>,
-    /// While an operator limits it.
+    /// The limits that an operator has set.
     pub limits: Option<QueueLimits>,
     /// Age of the first undelivered entry.
     pub oldest: Option<Duration>,
     pub consumers: Vec<Consumer>,
-    /// The address of the node that has the queue; none where there is one server.
+    /// The address of the node that has the queue. None: there is no cluster.
     pub node: Option<String>,
-    /// Tasks of this queue for queues in other slots of a cluster, until they are taken there. None: there is
-    /// no cluster.
+    /// Tasks that wait to be taken from this queue to other slots of a cluster. None: there is no cluster.
     pub outgoing: Option<u64>,
 }
 
@@ -62,8 +61,7 @@ impl Census {
 }
 
 impl Queue {
-    /// Counts everything. A stream or group that does not exist yet counts as empty. The questions that only
-    /// some queues have come last, and their replies are taken off the end, the last one first.
+    /// Counts everything. A stream or group that does not exist yet counts as empty.
     pub async fn census(&self) -> QueueResult<Census> {
         const WHAT: &str = "count tasks";
         let keys = &self.keys;
@@ -76,12 +74,14 @@ impl Queue {
             self.ask_consumers(),
             redis::cmd("HGET").arg(&keys.history).arg(&self.rules.group).to_owned(),
         ];
+        // Not every queue has the following. Their replies are taken off the end, the last one first.
         // One GET for each key: while the slot of the keys moves to another node, an MGET of them would fail.
         asked.extend(self.stop_keys().map(|key| redis::cmd("GET").arg(key).to_owned()));
         asked.extend(self.ask_held());
         asked.extend(self.link.is_cluster().then(|| redis::cmd("XLEN").arg(&keys.out).to_owned()));
-        let mut replies = self.link.pipeline(WHAT, &[asked, self.ask_lists()].concat()).await?;
-        let listed = self.count_lists(&mut replies);
+        let lists = self.ask_lists();
+        let mut replies = self.link.pipeline(WHAT, &[&asked[..], &lists].concat()).await?;
+        let listed = items_in(replies.split_off(replies.len().saturating_sub(lists.len())));
         let outgoing = match replies.pop_if(|_| self.link.is_cluster()) {
             Some(tasks) => Some(self.shaped(WHAT, reply::count(&tasks?))?),
             None => None,
@@ -115,9 +115,7 @@ impl Queue {
         let noted = self.shaped(WHAT, noted.map_or(Ok(None), reply::optional))?;
         let GroupCount { pending: running, last_delivered, lag } = group.unwrap_or_default();
         let first = self.range(&keys.stream, &format!("({last_delivered}"), "+", 1).await?;
-        let age = |entry: &codec::StreamEntry| {
-            Duration::from_millis(now_ms.saturating_sub(codec::entry_time_ms(&entry.id)))
-        };
+        let age_ms = |entry: &codec::StreamEntry| now_ms.saturating_sub(codec::entry_time_ms(&entry.id));
         Ok(Census {
             queued: queued(length, running, lag, first.is_empty(), noted.as_deref()),
             listed,
@@ -128,19 +126,16 @@ impl Queue {
             pause: stops.pause,
             held: stops.held.hold,
             limits: stops.limits,
-            oldest: first.first().map(age),
+            oldest: first.first().map(age_ms).map(Duration::from_millis),
             consumers,
             node: self.link.node(),
             outgoing,
         })
     }
-}
 
-impl Queue {
     /// How many items are in the queue's lists.
     pub(super) async fn count_items(&self) -> QueueResult<u64> {
-        let mut replies = self.link.pipeline("count items", &self.ask_lists()).await?;
-        Ok(self.count_lists(&mut replies))
+        Ok(items_in(self.link.pipeline("count items", &self.ask_lists()).await?))
     }
 
     fn ask_lists(&self) -> Vec<Cmd> {
@@ -148,20 +143,25 @@ impl Queue {
         lists.iter().map(|list| redis::cmd("LLEN").arg(list).to_owned()).collect()
     }
 
-    /// Takes the last replies, those to `ask_lists`, and adds them up. A key of another type, or one that
-    /// this user may not read, counts as empty.
-    fn count_lists(&self, replies: &mut Vec<QueueResult<Value>>) -> u64 {
-        let lengths = replies.split_off(replies.len().saturating_sub(self.ask_lists().len())).into_iter();
-        lengths.filter_map(|length| reply::count(&length.ok()?).ok()).sum()
-    }
-
+    /// The command whose reply [`read_consumers`] reads.
     pub(crate) fn ask_consumers(&self) -> Cmd {
         redis::cmd("XINFO").arg("CONSUMERS").arg(&self.keys.stream).arg(&self.rules.group).to_owned()
     }
 }
 
+/// Adds up the lengths of lists. A key of another type, or one that this user may not read, counts as empty.
+fn items_in(lengths: Vec<QueueResult<Value>>) -> u64 {
+    lengths.into_iter().filter_map(|length| reply::count(&length.ok()?).ok()).sum()
+}
+
 pub(crate) fn read_consumers(reply: Value) -> Shaped<Vec<Consumer>> {
-    reply::array(reply)?.into_iter().map(consumer).collect()
+    let consumer = |item| {
+        let fields = Info::read(item)?;
+        let (name, pending, idle_ms) =
+            (fields.text("name")?, fields.count("pending")?, fields.count("idle")?);
+        Ok(Consumer { name, pending, idle_ms })
+    };
+    reply::each(reply, consumer)
 }
 
 /// The name in one item of XINFO GROUPS.
@@ -184,6 +184,7 @@ impl Default for GroupCount {
     }
 }
 
+/// Looks for a group in a reply of XINFO GROUPS.
 pub(super) fn find_group(reply: Value, name: &str) -> Shaped<Option<GroupCount>> {
     for group in reply::array(reply)? {
         let fields = Info::read(group)?;
@@ -198,25 +199,17 @@ pub(super) fn find_group(reply: Value, name: &str) -> Shaped<Option<GroupCount>>
     Ok(None)
 }
 
-/// How many tasks are queued: all entries of the stream that are not pending. But if others used the group
-/// before tqhost (`noted` is then the last entry that they were given, and not `0-0`), the stream may still
-/// have entries that they acknowledged, so only entries that the group has not read are counted.
+/// How many tasks are queued: the entries of the stream that are not pending. But if another program used
+/// the group before tqhost, the stream may still have entries that it acknowledged, so only entries that the
+/// group has not read are counted (`lag`). Then `noted` is the last entry that the program was given, and not
+/// `0-0`.
 fn queued(length: u64, running: u64, lag: Option<u64>, all_read: bool, noted: Option<&str>) -> u64 {
     let most = length.saturating_sub(running);
     match noted {
         None | Some("0-0") => most,
         Some(_) if all_read => 0,
-        Some(_) => lag.map_or(most, |lag| lag.min(most)),
+        Some(_) => lag.unwrap_or(most).min(most),
     }
-}
-
-fn consumer(item: Value) -> Shaped<Consumer> {
-    let fields = Info::read(item)?;
-    Ok(Consumer {
-        name: fields.text("name")?,
-        pending: fields.count("pending")?,
-        idle_ms: fields.count("idle")?,
-    })
 }
 
 /// One item of an XINFO reply: names with values of different kinds.

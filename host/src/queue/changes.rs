@@ -8,7 +8,7 @@ use super::keys;
 use super::link::Link;
 use super::reply::{self, Shaped, UnexpectedShape};
 
-/// The entries that are kept.
+/// The most entries that are kept.
 pub(crate) const MOST_CHANGES: usize = 500;
 const TEXT: &str = "change";
 
@@ -20,7 +20,7 @@ pub(crate) struct ChangeEntry {
     pub text: String,
 }
 
-/// Adds a change. The oldest one goes, where there are too many.
+/// Adds a change, and deletes the oldest ones beyond [`MOST_CHANGES`].
 pub(crate) async fn add(link: &Link, text: &str) -> QueueResult {
     let mut add = redis::cmd("XADD");
     add.arg(keys::CHANGES).arg("MAXLEN").arg(MOST_CHANGES).arg("*").arg(TEXT).arg(text);
@@ -44,8 +44,7 @@ pub(crate) async fn list(link: &Link, after: Option<&str>) -> QueueResult<Vec<Ch
         }
         Ok(None)
     };
-    let found = reply::array(link.command(WHAT, &ask).await?).and_then(|items| {
-        items.into_iter().filter_map(|item| read(item).transpose()).collect::<Shaped<Vec<_>>>()
-    });
-    found.map_err(|UnexpectedShape| QueueError::unexpected(WHAT, link.address()))
+    let found = reply::each(link.command(WHAT, &ask).await?, read)
+        .map_err(|UnexpectedShape| QueueError::unexpected(WHAT, link.address()))?;
+    Ok(found.into_iter().flatten().collect())
 }

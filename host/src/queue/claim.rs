@@ -1,4 +1,4 @@
-//! Gives a consumer its entries and keeps them: read, reclaim, recover, begin, heartbeat.
+//! Gives a consumer its entries, and keeps them for it: read, reclaim, recover, begin, heartbeat.
 //!
 //! In: a consumer's name, limits, leases. Out: entries, and the state of each task or lease.
 //!
@@ -30,7 +30,7 @@ pub struct Reclaimed {
     pub entries: Vec<StreamEntry>,
     /// Ids of entries that were deleted while they were pending: their fields are gone.
     pub lost: Vec<String>,
-    /// The tasks with aliases that it held.
+    /// The tasks with aliases that the call put aside until their turn.
     pub held: Vec<HeldTask>,
 }
 
@@ -47,7 +47,8 @@ pub enum Begun {
     Duplicate,
     /// Its entry was deleted: the task will not run.
     Gone,
-    /// It has killed as many hosts as it may, the last one while it ran alone: bury it.
+    /// As many hosts as the queue allows have died while they ran it, the last one while nothing else ran
+    /// there: bury it.
     Crashed,
     /// A cancelled run under its id is still being stopped. It is delayed for a second.
     PutOff,
@@ -103,9 +104,9 @@ pub enum Lease {
     Lost,
     /// The task was cancelled.
     Cancelled,
-    /// The entry was deleted from outside. The attempt may still end, before another host notices.
+    /// Somebody deleted the entry. The task stays with this consumer for a lease, and can be settled.
     Deleted,
-    /// The entry is deleted and no longer pending: the task cannot be settled.
+    /// Somebody deleted the entry, and it is no longer pending: the task cannot be settled.
     Gone,
     /// Redis refused this for the task, with an error.
     Refused(String),
@@ -117,7 +118,7 @@ pub struct Recovered {
     pub entries: Vec<StreamEntry>,
     /// Ids of entries that were deleted.
     pub lost: Vec<String>,
-    /// There may be more.
+    /// Whether there may be more.
     pub more: bool,
 }
 
@@ -151,8 +152,9 @@ impl Queue {
         self.shaped("read new tasks", read_reply(reply))
     }
 
-    /// Takes from entries the reserved fields that only hosts write, unless a host wrote the entry. The
-    /// status of its task tells that, as for `is_of_host` in lib.lua. Asks nothing without such fields.
+    /// Removes from entries the reserved fields that only hosts write, unless a host wrote the entry. The
+    /// status of its task tells that, as for `is_of_host` in lib.lua. Entries without such fields cost no
+    /// call.
     pub(crate) async fn keep_trusted(&self, entries: &mut [StreamEntry]) -> QueueResult {
         const WHAT: &str = "look for the status of a task";
         let asked: Vec<&mut StreamEntry> =
@@ -160,20 +162,15 @@ impl Queue {
         if asked.is_empty() {
             return Ok(());
         }
-        let id_and_flow = |entry: &StreamEntry| {
-            let id = codec::id_of(entry);
-            let flow = self.keys.flow(&id).about;
-            (id, flow)
-        };
-        let ask = |entry: &&mut StreamEntry| {
-            let (id, flow) = id_and_flow(entry);
-            let status = redis::cmd("HMGET")
-                .arg(self.keys.task(&id))
-                .arg(&["status", "entry", "parked_as", "produced"])
-                .to_owned();
-            [status, redis::cmd("HGET").arg(flow).arg("left").to_owned()]
-        };
-        let commands: Vec<redis::Cmd> = asked.iter().flat_map(ask).collect();
+        // The flow that the task of an entry joins, if it joins one.
+        let own_flow = |entry: &StreamEntry| self.keys.flow(&codec::id_of(entry)).about;
+        let mut commands = Vec::new();
+        for entry in &asked {
+            let mut status = redis::cmd("HMGET");
+            status.arg(self.keys.task(&codec::id_of(entry)));
+            commands.push(status.arg(&["status", "entry", "parked_as", "produced"]).to_owned());
+            commands.push(redis::cmd("HGET").arg(own_flow(entry)).arg("left").to_owned());
+        }
         let mut replies = self.link.pipeline(WHAT, &commands).await?.into_iter();
         for entry in asked {
             let mut next = || match replies.next() {
@@ -188,17 +185,19 @@ impl Queue {
                 codec::keep_open(&mut entry.fields);
             }
             // A task joins no flow but its own.
-            let (_, own) = id_and_flow(entry);
+            let own = own_flow(entry);
             entry.fields.retain(|(name, value)| !codec::is_joins(name) || value == own.as_bytes());
         }
         Ok(())
     }
 
-    /// Takes over up to `count` entries, from `cursor` on, that no consumer kept alive for a whole lease;
-    /// fewer if they are large. A takeover counts as a crash of the task, unless the owner gave a sign of
-    /// life at least `outlived` after the entry's last heartbeat. A task of another program's consumer, which
-    /// served the group before tqhost came, begins with its first attempt. As many of these are taken over as
-    /// the queue's limits allow, and the others stay where they are, or are held.
+    /// Takes over up to `count` entries, from `cursor` on, whose lease no consumer renewed; fewer if they are
+    /// large. A takeover counts as a crash of the task, unless the owner gave a sign of life at least
+    /// `outlived` after the entry's last heartbeat.
+    ///
+    /// A task of another program's consumer, which served the group before tqhost came, begins with its first
+    /// attempt. As many of these are taken over as the queue's limits allow; the others stay where they are,
+    /// or are held.
     pub async fn reclaim(
         &self,
         consumer: &str,
@@ -209,21 +208,21 @@ impl Queue {
         let call = self.call(&script::RECLAIM).arg("consumer", consumer);
         let call = call.arg("lease", millis(self.rules.lease)).arg("from", cursor).arg("limit", count);
         let call = self.within_limits(call.arg("bytes", BYTES).arg("outlived", millis(outlived)));
-        // Whoever is alive may have been heard again before a call that comes late.
+        // `outlived` counts only now: before a call that comes late, hosts that live may be heard again.
         let reply = self.link.prompt().script(&call).await?;
         self.shaped("reclaim", reclaim_reply(reply))
     }
 
-    /// The bound for [`Queue::reclaim`]: half a lease. Heartbeats are a third of a lease apart. So a host
-    /// that lives gives a sign of life two thirds of a lease after the entry's last heartbeat, or later. A
-    /// host that died gave its last sign at most a third of a lease after it.
+    /// The time `outlived` for [`Queue::reclaim`]: half a lease. Heartbeats are a third of a lease apart. So
+    /// a host that lives gives a sign of life two thirds of a lease after the entry's last heartbeat, or
+    /// later. A host that died gave its last sign at most a third of a lease after that heartbeat.
     ///
-    /// In the first lease after an outage the bound is zero, so that no host counts as dead.
+    /// It is zero in the first lease after an outage, so that no host counts as dead.
     pub fn outlived(&self) -> Duration {
         if self.is_back_for_less_than(self.rules.lease) { Duration::ZERO } else { self.rules.lease / 2 }
     }
 
-    /// Up to `count` entries, from the id `from` on, that no consumer kept alive for `idle`. Claims nothing.
+    /// Up to `count` entries, from the id `from` on, without a heartbeat for `idle`. Claims nothing.
     pub(crate) async fn abandoned(
         &self,
         from: &str,
@@ -232,15 +231,8 @@ impl Queue {
     ) -> QueueResult<Vec<AbandonedEntry>> {
         const WHAT: &str = "look for abandoned tasks";
         let mut pending = redis::cmd("XPENDING");
-        pending
-            .arg(&self.keys.stream)
-            .arg(&self.rules.group)
-            .arg("IDLE")
-            .arg(millis(idle))
-            .arg(from)
-            .arg("+")
-            .arg(count);
-        let reply = self.link.command(WHAT, &pending).await?;
+        pending.arg(&self.keys.stream).arg(&self.rules.group).arg("IDLE").arg(millis(idle));
+        let reply = self.link.command(WHAT, pending.arg(from).arg("+").arg(count)).await?;
         let entry = |row| {
             let [id, consumer, idle, deliveries] = reply::tuple(row)?;
             Ok(AbandonedEntry {
@@ -250,11 +242,10 @@ impl Queue {
                 deliveries: u32::try_from(reply::count(&deliveries)?).unwrap_or(u32::MAX),
             })
         };
-        let entries = |reply| reply::array(reply)?.into_iter().map(entry).collect();
-        self.shaped(WHAT, entries(reply))
+        self.shaped(WHAT, reply::each(reply, entry))
     }
 
-    /// The first entry, from the id `from` on, that no consumer kept alive for `idle`.
+    /// The first entry, from the id `from` on, without a heartbeat for `idle`.
     pub async fn first_abandoned(&self, from: &str, idle: Duration) -> QueueResult<Option<String>> {
         Ok(self.abandoned(from, idle, 1).await?.into_iter().next().map(|first| first.id))
     }
@@ -283,35 +274,38 @@ impl Queue {
 
     /// Marks claimed tasks as PROCESSING by `plugin` (`name@digest`). Returns one answer for each task.
     pub async fn begin(&self, consumer: &str, plugin: &str, tasks: &[Start<'_>]) -> QueueResult<Vec<Begun>> {
-        let holders = vec![None; tasks.len()];
-        let mut begun = self.begin_beside(consumer, plugin, tasks, &holders).await?;
-        // Another task has the key. A second call checks, by the status of that task, whether it can still
-        // run.
-        let held: Vec<usize> = (0..begun.len()).filter(|n| matches!(begun[*n], Begin::HeldBy(_))).collect();
-        if !held.is_empty() {
-            let again: Vec<Start<'_>> = held.iter().map(|n| tasks[*n].clone()).collect();
-            let holders: Vec<Option<String>> = held.iter().map(|n| begun[*n].holder()).collect();
-            for (n, result) in
-                held.into_iter().zip(self.begin_beside(consumer, plugin, &again, &holders).await?)
-            {
-                begun[n] = result;
+        let no_holders = vec![None; tasks.len()];
+        let mut answers = self.begin_beside(consumer, plugin, tasks, &no_holders).await?;
+        // A second call is for tasks whose key another task has. By the status of that holder it checks
+        // whether the holder can still run.
+        let (mut places, mut again, mut holders) = (Vec::new(), Vec::new(), Vec::new());
+        for (n, answer) in answers.iter().enumerate() {
+            if let Err(holder) = answer {
+                places.push(n);
+                again.push(tasks[n].clone());
+                holders.push(Some(holder.clone()));
             }
         }
-        let known = |begun| match begun {
-            Begin::Known(begun) => Ok(begun),
-            Begin::HeldBy(_) => Err(QueueError::unexpected("begin", self.link.address())),
-        };
-        begun.into_iter().map(known).collect()
+        if !again.is_empty() {
+            let second = self.begin_beside(consumer, plugin, &again, &holders).await?;
+            for (n, answer) in places.into_iter().zip(second) {
+                answers[n] = answer;
+            }
+        }
+        let known =
+            |answer: BeginAnswer| answer.map_err(|_| QueueError::unexpected("begin", self.link.address()));
+        answers.into_iter().map(known).collect()
     }
 
-    /// `holders`: for each task the one that has its idempotency key, where that is known.
+    /// Calls the script once. `holders` has for each task the one that has its idempotency key, if known.
     async fn begin_beside(
         &self,
         consumer: &str,
         plugin: &str,
         tasks: &[Start<'_>],
         holders: &[Option<String>],
-    ) -> QueueResult<Vec<Begin>> {
+    ) -> QueueResult<Vec<BeginAnswer>> {
+        debug_assert_eq!(tasks.len(), holders.len());
         let (keys, rules) = (&self.keys, &self.rules);
         let call = self
             .call(&script::BEGIN)
@@ -374,40 +368,28 @@ impl Queue {
     }
 }
 
-/// The script's answer for one task that is to begin.
-enum Begin {
-    Known(Begun),
-    /// This task has its idempotency key.
-    HeldBy(String),
-}
+/// The script's answer for one task that is to begin. An error is the id of the task that has its
+/// idempotency key: the script has to be called again with the status of that task.
+type BeginAnswer = Result<Begun, String>;
 
-impl Begin {
-    fn holder(&self) -> Option<String> {
-        match self {
-            Begin::Known(_) => None,
-            Begin::HeldBy(id) => Some(id.clone()),
-        }
-    }
-}
-
-fn begin_reply(reply: Value, tasks: &[Start<'_>]) -> Shaped<Vec<Begin>> {
+fn begin_reply(reply: Value, tasks: &[Start<'_>]) -> Shaped<Vec<BeginAnswer>> {
     let begun = |(item, start): (Value, &Start<'_>)| match item {
-        Value::Int(0) => Ok(Begin::Known(Begun::Lost)),
-        Value::Int(1) => Ok(Begin::Known(Begun::Owned { fence: start.fence })),
-        Value::Int(2) => Ok(Begin::Known(Begun::Cancelled)),
-        Value::Int(3) => Ok(Begin::Known(Begun::Duplicate)),
-        Value::Int(4) => Ok(Begin::Known(Begun::Gone)),
-        Value::Int(5) => Ok(Begin::Known(Begun::Crashed)),
-        Value::Int(6) => Ok(Begin::Known(Begun::PutOff)),
+        Value::Int(0) => Ok(Ok(Begun::Lost)),
+        Value::Int(1) => Ok(Ok(Begun::Owned { fence: start.fence })),
+        Value::Int(2) => Ok(Ok(Begun::Cancelled)),
+        Value::Int(3) => Ok(Ok(Begun::Duplicate)),
+        Value::Int(4) => Ok(Ok(Begun::Gone)),
+        Value::Int(5) => Ok(Ok(Begun::Crashed)),
+        Value::Int(6) => Ok(Ok(Begun::PutOff)),
         Value::Int(_) => Err(UnexpectedShape),
         Value::Array(_) => {
             let [code, what] = reply::tuple(item)?;
-            Ok(Begin::Known(match reply::int(&code)? {
+            Ok(Ok(match reply::int(&code)? {
                 0 => Begun::Refused(reply::text(what)?),
                 _ => Begun::Owned { fence: reply::count(&what)? },
             }))
         }
-        id => reply::text(id).map(Begin::HeldBy),
+        holder => reply::text(holder).map(Err),
     };
     let found = reply::array(reply)?;
     if found.len() != tasks.len() {
@@ -430,8 +412,8 @@ fn heartbeat_reply(reply: Value, beats: usize) -> Shaped<Vec<Lease>> {
     if found.len() == beats { found.into_iter().map(lease).collect() } else { Err(UnexpectedShape) }
 }
 
-/// Whether a host wrote this entry, by what the status of its task says. Somebody may have deleted the status
-/// of a task that joins a flow, which only hosts make.
+/// Whether a host wrote this entry, by what the status of its task says. A task without a status counts if it
+/// joins a flow (`has_flow`), because only hosts make those.
 fn is_of_host(entry: &str, reply: Value, has_flow: bool) -> Shaped<bool> {
     let [status, known, member, produced] = reply::tuple::<4>(reply)?.map(reply::optional);
     let Some(status) = status? else { return Ok(has_flow) };
@@ -445,46 +427,41 @@ fn read_reply(reply: Value) -> Shaped<Vec<StreamEntry>> {
     let mut entries = Vec::new();
     for stream in reply::array(reply)? {
         let [_, found] = reply::tuple(stream)?;
-        for entry in reply::array(found)? {
-            let [id, fields] = reply::tuple(entry)?;
-            entries.push(StreamEntry { id: reply::text(id)?, fields: reply::pairs(fields)?, deliveries: 1 });
-        }
+        entries.extend(reply::stream_entries(found)?);
     }
     Ok(entries)
 }
 
 fn reclaim_reply(reply: Value) -> Shaped<Reclaimed> {
     let [cursor, found, lost, held] = reply::tuple(reply)?;
-    let entries = reply::array(found)?
-        .into_iter()
-        .map(delivered)
-        .map(|entry| entry?.ok_or(UnexpectedShape))
-        .collect::<Shaped<_>>()?;
-    let lost = reply::array(lost)?.into_iter().map(reply::text).collect::<Shaped<_>>()?;
-    Ok(Reclaimed { cursor: reply::text(cursor)?, entries, lost, held: held_reply(held)? })
+    let entry = |item| delivered(item)?.map_err(|_| UnexpectedShape);
+    Ok(Reclaimed {
+        cursor: reply::text(cursor)?,
+        entries: reply::each(found, entry)?,
+        lost: reply::each(lost, reply::text)?,
+        held: held_reply(held)?,
+    })
 }
 
+/// Adds what one call found. Returns the id at which the next call begins; empty at the end.
 fn recover_reply(reply: Value, entries: &mut Vec<StreamEntry>, lost: &mut Vec<String>) -> Shaped<String> {
     let [next, found] = reply::tuple(reply)?;
     for item in reply::array(found)? {
-        let id = match &item {
-            Value::Array(parts) => parts.first().cloned().ok_or(UnexpectedShape)?,
-            _ => return Err(UnexpectedShape),
-        };
         match delivered(item)? {
-            Some(entry) => entries.push(entry),
-            None => lost.push(reply::text(id)?),
+            Ok(entry) => entries.push(entry),
+            Err(id) => lost.push(id),
         }
     }
     reply::text(next)
 }
 
-/// Reads `{ id, fields, deliveries }`; none when the fields are gone.
-fn delivered(item: Value) -> Shaped<Option<StreamEntry>> {
+/// Reads `{ id, fields, deliveries }`. The inner error is the id of an entry whose fields are gone.
+fn delivered(item: Value) -> Shaped<Result<StreamEntry, String>> {
     let [id, fields, deliveries] = reply::tuple(item)?;
+    let id = reply::text(id)?;
     if matches!(fields, Value::Nil) {
-        return Ok(None);
+        return Ok(Err(id));
     }
     let deliveries = u32::try_from(reply::count(&deliveries)?).unwrap_or(u32::MAX);
-    Ok(Some(StreamEntry { id: reply::text(id)?, fields: reply::pairs(fields)?, deliveries }))
+    Ok(Ok(StreamEntry { id, fields: reply::pairs(fields)?, deliveries }))
 }

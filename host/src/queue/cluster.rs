@@ -1,9 +1,9 @@
 //! The nodes of a Redis Cluster: which one has a slot?
 //!
-//! In: the addresses of some nodes. Out: the primary of each slot. The map is asked from any node: at first,
-//! after each sign that it has changed, again and again while a primary does not answer, and every
-//! [`REFRESH`]. It is corrected at once by what a node says of a slot. While one map is there, calls go on by
-//! it, and the next one is asked beside them.
+//! In: the addresses of some nodes. Out: the primary of each slot. Any node may be asked for the map of
+//! slots. That is done at the start, after each sign that the map has changed, repeatedly while a primary
+//! does not answer, and every [`REFRESH`]. If a node says where a slot is, that corrects the map at once.
+//! Calls go on by the present map while the next one is asked for.
 //!
 //! Not here: what refusals mean (`nodes`), how calls are repeated (`link`).
 
@@ -23,11 +23,11 @@ use super::reply::{self, Shaped, UnexpectedShape};
 pub(super) const SLOTS: u16 = 16_384;
 /// How long a map counts without a sign of a change.
 const REFRESH: Duration = Duration::from_secs(30);
-/// The least time between two maps.
+/// The pause between two maps while something is wrong: at first, and after [`FAILOVER`].
 const AGAIN: Duration = Duration::from_millis(200);
-/// A failover takes less than this in most clusters. What is away for longer is asked for seldom.
-const FAILOVER: Duration = Duration::from_secs(20);
 const SELDOM: Duration = Duration::from_secs(2);
+/// A failover takes less than this in most clusters.
+const FAILOVER: Duration = Duration::from_secs(20);
 /// How long a node may take to tell its map, before the next one is asked.
 const ANSWER: Duration = Duration::from_secs(1);
 
@@ -35,7 +35,7 @@ const ANSWER: Duration = Duration::from_secs(1);
 pub(super) struct Cluster {
     seeds: Vec<Endpoint>,
     map: RwLock<SlotMap>,
-    /// Held by who asks for a map.
+    /// Locked while a map is asked for.
     refreshing: Arc<tokio::sync::Mutex<()>>,
     is_stale: AtomicBool,
     /// How often slots have changed hands.
@@ -44,16 +44,17 @@ pub(super) struct Cluster {
 
 #[derive(Debug, Default)]
 struct SlotMap {
-    /// By slot; empty before the first map.
+    /// The primary of each slot; empty before the first map.
     owners: Vec<Option<Arc<Node>>>,
     /// All primaries.
     nodes: Vec<Arc<Node>>,
+    /// When this map came. None: there is none yet.
     at: Option<Instant>,
-    /// How many maps were asked for. Each is asked from another node first.
+    /// How many maps were asked for. Each request begins with another node.
     asked: usize,
 }
 
-/// The slots from the first to the last, and where their primary is.
+/// The first and the last slot of a range, and the host and port of its primary.
 type Range = (u16, u16, String, u16);
 
 impl Cluster {
@@ -63,10 +64,12 @@ impl Cluster {
         Arc::new(Cluster { seeds, map, refreshing, is_stale, moves })
     }
 
+    /// How often slots have changed hands.
     pub(super) fn moves(&self) -> u64 {
         self.moves.load(Ordering::Acquire)
     }
 
+    /// The primary of a slot by the present map; without a slot any primary.
     pub(super) fn known(self: &Arc<Self>, slot: Option<u16>) -> Option<Arc<Node>> {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
         if map.at.is_some_and(|at| at.elapsed() >= REFRESH) {
@@ -78,7 +81,7 @@ impl Cluster {
         }
     }
 
-    /// The primary of a slot, or any primary.
+    /// Like [`Cluster::known`], but waits for the first map.
     pub(super) async fn of(self: &Arc<Self>, slot: Option<u16>) -> RedisResult<Arc<Node>> {
         let known = self.refreshed().await.map(|()| self.known(slot))?;
         known.ok_or_else(|| {
@@ -88,6 +91,7 @@ impl Cluster {
         })
     }
 
+    /// All primaries. Waits for the first map.
     pub(super) async fn all(&self) -> RedisResult<Vec<Arc<Node>>> {
         self.refreshed().await?;
         Ok(self.map.read().unwrap_or_else(PoisonError::into_inner).nodes.clone())
@@ -99,15 +103,15 @@ impl Cluster {
         self.ask_soon();
     }
 
-    /// Asks for the map until a node answers again that does not now, or is no primary any more.
+    /// Notes that a node does not answer. Asks for the map until it does, or is no primary any more.
     pub(super) fn suspect(self: &Arc<Self>, node: &Node) {
         node.suspect();
         self.ask_soon();
     }
 
-    /// Asks for maps beside the calls, until one shows that nothing is wrong.
+    /// Asks for maps in a task of its own, until one shows that nothing is wrong.
     fn ask_soon(self: &Arc<Self>) {
-        let Ok(one) = self.refreshing.clone().try_lock_owned() else { return };
+        let Ok(lock) = self.refreshing.clone().try_lock_owned() else { return };
         let weak = Arc::downgrade(self);
         tokio::spawn(async move {
             let began = Instant::now();
@@ -118,20 +122,21 @@ impl Cluster {
                 drop(cluster);
                 tokio::time::sleep(if began.elapsed() < FAILOVER { AGAIN } else { SELDOM }).await;
             }
-            drop(one);
-            // A sign that came meanwhile found the lock taken.
+            drop(lock);
+            // A sign that came just now found the lock taken.
             if let Some(cluster) = weak.upgrade().filter(|cluster| cluster.is_doubtful()) {
                 cluster.ask_soon();
             }
         });
     }
 
+    /// Whether there is a sign that the map is wrong.
     fn is_doubtful(&self) -> bool {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
         self.is_stale.load(Ordering::Relaxed) || map.nodes.iter().any(|node| node.is_suspected())
     }
 
-    /// Takes what `by` says of a slot.
+    /// Notes that a slot is at this address, as the node `by` says. Returns the node there.
     pub(super) fn moved(self: &Arc<Self>, slot: u16, address: &str, by: &Node) -> Option<Arc<Node>> {
         let node = self.node_at(address, by)?;
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
@@ -143,7 +148,7 @@ impl Cluster {
         Some(node)
     }
 
-    /// The node at an address. Without a host it is that of the node that named it.
+    /// The node at an address, which the node `by` named. An address without a host is at the host of `by`.
     pub(super) fn node_at(&self, address: &str, by: &Node) -> Option<Arc<Node>> {
         let (host, port) = address.rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -155,12 +160,12 @@ impl Cluster {
 
     /// Makes sure that there is a map.
     async fn refreshed(&self) -> RedisResult<()> {
-        let is_there = || self.map.read().unwrap_or_else(PoisonError::into_inner).at.is_some();
-        if is_there() {
+        let has_map = || self.map.read().unwrap_or_else(PoisonError::into_inner).at.is_some();
+        if has_map() {
             return Ok(());
         }
-        let _one = self.refreshing.lock().await;
-        if is_there() { Ok(()) } else { self.refresh().await }
+        let _lock = self.refreshing.lock().await;
+        if has_map() { Ok(()) } else { self.refresh().await }
     }
 
     /// Asks one node after the other, until one tells its map.
@@ -175,26 +180,24 @@ impl Cluster {
             known.rotate_left(first);
             known
         };
-        let (mut failed, mut of_isolated) = (None, None);
+        let (mut failure, mut doubtful_map) = (None, None);
         for endpoint in asked {
             let told = tokio::time::timeout(ANSWER, ask(&endpoint)).await;
             match told.unwrap_or_else(|_| Err(timed_out())) {
                 Ok((ranges, true)) => return self.take(ranges),
                 // A node that is cut off from the others keeps the map that it had. If all nodes say that
                 // the cluster is down, one map is as good as another.
-                Ok((ranges, false)) => of_isolated = of_isolated.or(Some(ranges)),
-                Err(error) => failed = Some(error),
+                Ok((ranges, false)) => doubtful_map = doubtful_map.or(Some(ranges)),
+                Err(error) => failure = Some(error),
             }
         }
-        if let Some(ranges) = of_isolated {
+        if let Some(ranges) = doubtful_map {
             return self.take(ranges);
         }
         self.is_stale.store(true, Ordering::Relaxed);
-        Err(failed.unwrap_or_else(|| RedisError::from((ErrorKind::Io, "no node of the cluster is known"))))
+        Err(failure.unwrap_or_else(|| RedisError::from((ErrorKind::Io, "no node of the cluster is known"))))
     }
-}
 
-impl Cluster {
     fn take(&self, ranges: Vec<Range>) -> RedisResult<()> {
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
         if map.take(&self.seeds, ranges)? {
@@ -222,12 +225,10 @@ impl SlotMap {
         for (first, last, host, port) in ranges {
             let node = self.node(seeds, &host, port)?;
             let slots = usize::from(first)..=usize::from(last);
-            let before = self.owners.get(slots.clone()).into_iter().flatten();
-            if before
-                .into_iter()
-                .any(|before| !before.as_ref().is_some_and(|before| Arc::ptr_eq(before, &node)))
-            {
-                // Nobody could renew leases while the slots changed hands.
+            let is_other =
+                |before: &Option<Arc<Node>>| before.as_ref().is_none_or(|before| !Arc::ptr_eq(before, &node));
+            if self.owners.get(slots.clone()).into_iter().flatten().any(is_other) {
+                // No host could renew leases while the slots changed hands.
                 node.interrupted();
                 have_moved = true;
             }
@@ -261,25 +262,25 @@ async fn ask(node: &Endpoint) -> RedisResult<(Vec<Range>, bool)> {
     Ok((ranges, info.is_none_or(|info| info.contains("cluster_state:ok"))))
 }
 
-/// Reads the reply of CLUSTER SLOTS. `asked`: the host that gave it, which some servers leave out.
+/// Reads the reply of CLUSTER SLOTS. `asked` is the host that was asked, which some servers leave out.
 fn read(slots: Value, asked: &str) -> Shaped<Vec<Range>> {
     let range = |value| -> Shaped<Option<Range>> {
         let mut parts = reply::array(value)?.into_iter();
-        let mut number =
-            || u16::try_from(reply::int(&parts.next().ok_or(UnexpectedShape)?)?).map_err(|_| UnexpectedShape);
-        let (first, last) = (number()?, number()?);
-        let mut primary = reply::array(parts.next().ok_or(UnexpectedShape)?)?.into_iter();
-        let host = match primary.next().ok_or(UnexpectedShape)? {
-            Value::Nil => String::new(),
-            host => reply::text(host)?,
-        };
-        let port = reply::int(&primary.next().ok_or(UnexpectedShape)?)?;
-        let port = u16::try_from(port).map_err(|_| UnexpectedShape)?;
-        let host = if host.is_empty() { asked.to_owned() } else { host };
-        // The node does not know the name of another one yet.
+        let mut next = || parts.next().ok_or(UnexpectedShape);
+        let (first, last) = (number(next()?)?, number(next()?)?);
+        let mut primary = reply::array(next()?)?.into_iter();
+        let mut next = || primary.next().ok_or(UnexpectedShape);
+        let host = reply::optional(next()?)?.filter(|host| !host.is_empty());
+        let (host, port) = (host.unwrap_or_else(|| asked.to_owned()), number(next()?)?);
+        // A node calls another one `?` as long as it does not know the other's name.
         Ok((host != "?" && last < SLOTS).then_some((first, last, host, port)))
     };
     reply::array(slots)?.into_iter().filter_map(|slots| range(slots).transpose()).collect()
+}
+
+/// A slot, or a port.
+fn number(value: Value) -> Shaped<u16> {
+    u16::try_from(reply::int(&value)?).map_err(|_| UnexpectedShape)
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub const MAX_ID_BYTES: usize = 256;
 const MAX_RESERVED: usize = 50;
 const MAX_RESERVED_BYTES: usize = 1 << 20;
 
-/// The first millisecond of the year 2000. What is earlier is no time of an entry.
+/// The first millisecond of the year 2000. An entry's id with an earlier time was chosen by its producer.
 const FIRST_TIME_MS: u64 = 946_684_800_000;
 /// The longest delay of a task.
 pub(super) const LONGEST_DELAY: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -50,17 +50,16 @@ const DUE_AT: &str = "tq-due-at";
 /// comes back again.
 pub(super) const REQUEUED_AT: &str = "tq-requeued-at";
 const KEY: &str = "tq-key";
-/// Reserved fields that count whoever wrote them: those of producers, beside `traceparent`, and the flow of a
-/// child, since a flow knows its children.
+/// The reserved fields that a producer may write, and the flow of a child, which needs no proof because a
+/// flow knows its children. All other ones count only in an entry that a host wrote.
 const OPEN: [&str; 4] = [ID, KEY, DELAY, FLOW];
-/// The latest time that is taken (ms since the Unix epoch): in the year 9999.
+/// The latest time that a field may have (ms since the Unix epoch): in the year 9999.
 const LATEST_MS: u64 = 253_402_300_799_999;
-/// The highest fence that is taken from a field. Lua counts further without a loss.
+/// The highest fence that a field may have. A number in Lua is exact up to a higher one.
 const MAX_FENCE: u64 = 1 << 48;
 /// Reserved fields that [`Task`] has fields for.
 const KNOWN: [&str; 8] = [ID, ATTEMPT, DEFERRALS, CRASHES, FENCE, DELAY, ENQUEUED_AT, DUE_AT];
-/// Failures for a cause outside that were not charged, while the queue was not held, and when the first one
-/// came.
+/// [`Outages`]: two numbers with a space between them.
 const OUTAGES: &str = "tq-outages";
 /// The span of the last attempt, as a `traceparent`.
 const SPAN: &str = "tq-span";
@@ -68,7 +67,7 @@ const SPAN: &str = "tq-span";
 const LINKS: &str = "tq-links";
 /// The place of a child in its flow, and the key of the flow.
 pub(super) const FLOW: &str = "tq-flow";
-/// Why an entry is dead that could not be decoded.
+/// The reason of a dead letter whose entry could not be decoded.
 pub(super) const MALFORMED: &str = "malformed";
 /// Fields that a dead letter adds to those of its task. They are dropped when it becomes a task again.
 const DEAD_ONLY: [&str; 8] = [
@@ -141,26 +140,25 @@ pub enum Malformed {
 /// Reads an entry of the queue `queue`. The fields are moved, not copied; an entry that is not a task comes
 /// back whole.
 pub fn decode(queue: &Arc<str>, entry: StreamEntry) -> Result<Task, (Malformed, StreamEntry)> {
-    match read_reserved(queue, &entry) {
-        Ok(mut task) => {
-            let is_kept = |name: &str| !KNOWN.contains(&name) && !DEAD_ONLY.contains(&name);
-            for (name, value) in entry.fields {
-                // Every name was checked before.
-                let Ok(name) = String::from_utf8(name) else { continue };
-                match name.starts_with(HOST_FIELDS) {
-                    true if is_kept(&name) => task.reserved.push(Field { name, value }),
-                    true => {}
-                    false => task.fields.push(Field { name, value }),
-                }
-            }
-            Ok(task)
+    let mut task = match read_reserved(queue, &entry) {
+        Ok(task) => task,
+        Err(why) => return Err((why, entry)),
+    };
+    let is_kept = |name: &str| !KNOWN.contains(&name) && !DEAD_ONLY.contains(&name);
+    for (name, value) in entry.fields {
+        // Every name was checked before.
+        let Ok(name) = String::from_utf8(name) else { continue };
+        if !is_of_host(&name) {
+            task.fields.push(Field { name, value });
+        } else if is_kept(&name) {
+            task.reserved.push(Field { name, value });
         }
-        Err(why) => Err((why, entry)),
     }
+    Ok(task)
 }
 
-/// The task without its fields, made of the reserved fields, if all names can be read.
-fn read_reserved(queue: &Arc<str>, entry: &StreamEntry) -> Result<Task, Malformed> {
+/// Checks the number of an entry's fields, and their size.
+fn check_size(entry: &StreamEntry) -> Result<(), Malformed> {
     let (mut reserved, mut reserved_bytes, mut own_bytes) = (0, 0, 0);
     for (name, value) in &entry.fields {
         let bytes = name.len() + value.len();
@@ -172,7 +170,7 @@ fn read_reserved(queue: &Arc<str>, entry: &StreamEntry) -> Result<Task, Malforme
         }
     }
     let own = entry.fields.len() - reserved;
-    // A host that tells of the end of a task adds some to all its fields.
+    // A task that tells of the end of another task has all fields of that one, and some more.
     if own > MAX_FIELDS && own - added_in(entry) > MAX_FIELDS {
         return Err(Malformed::TooManyFields(own));
     }
@@ -185,8 +183,14 @@ fn read_reserved(queue: &Arc<str>, entry: &StreamEntry) -> Result<Task, Malforme
     if reserved_bytes > MAX_RESERVED_BYTES {
         return Err(Malformed::ReservedTooLarge(reserved_bytes));
     }
+    Ok(())
+}
+
+/// Reads the reserved fields of an entry. Returns the task without `fields` and `reserved`.
+fn read_reserved(queue: &Arc<str>, entry: &StreamEntry) -> Result<Task, Malformed> {
+    check_size(entry)?;
     let mut task = Task {
-        fields: Vec::with_capacity(own),
+        fields: Vec::with_capacity(entry.fields.len()),
         crashes: entry.deliveries.saturating_sub(1),
         fence: u64::from(entry.deliveries.max(1)),
         enqueued_at_ms: entry_time_ms(&entry.id),
@@ -226,7 +230,7 @@ fn read_reserved(queue: &Arc<str>, entry: &StreamEntry) -> Result<Task, Malforme
     Ok(task)
 }
 
-/// How many fields tell of the end of another task, or of the trace that goes on.
+/// How many fields a host adds when it tells of the end of another task, the trace included.
 fn added_in(entry: &StreamEntry) -> usize {
     let is_added = |name: &str| name == TRACEPARENT || END_NAMES.contains(&name);
     entry.fields.iter().filter(|(name, _)| std::str::from_utf8(name).is_ok_and(is_added)).count()
@@ -237,7 +241,7 @@ fn added_in(entry: &StreamEntry) -> usize {
 /// The name of a flow needs no proof: the flow itself knows its children, so its name in a field grants
 /// nothing. An entry that is malformed needs none either: it never runs.
 pub(super) fn needs_proof(entry: &StreamEntry) -> bool {
-    entry.fields.iter().any(|(name, _)| !is_open(name)) && is_readable(entry)
+    entry.fields.iter().any(|(name, _)| !is_open(name)) && read_reserved(&Arc::from(""), entry).is_ok()
 }
 
 /// Whether a producer may write this field.
@@ -245,11 +249,7 @@ fn is_open(name: &[u8]) -> bool {
     !name.starts_with(HOST_FIELDS.as_bytes()) || OPEN.iter().any(|known| known.as_bytes() == name)
 }
 
-fn is_readable(entry: &StreamEntry) -> bool {
-    read_reserved(&Arc::from(""), entry).is_ok()
-}
-
-/// Takes out the reserved fields that only hosts write.
+/// Removes the reserved fields that only hosts write.
 pub(super) fn keep_open(fields: &mut RawFields) {
     fields.retain(|(name, _)| is_open(name));
 }
@@ -259,23 +259,38 @@ pub(super) fn is_joins(name: &[u8]) -> bool {
     name == JOINS.as_bytes()
 }
 
-/// Whether an operator brought the task back from the dead letters.
-pub fn was_requeued(task: &Task) -> bool {
-    task.reserved.iter().any(|field| field.name == REQUEUED_AT)
+/// The value of a reserved field that [`Task`] has no field for.
+fn reserved<'t>(task: &'t Task, name: &str) -> Option<&'t [u8]> {
+    task.reserved.iter().find(|field| field.name == name).map(|field| field.value.as_slice())
 }
 
-/// Checks whether the queue can run this task, and returns how long it has to wait, from when it was
-/// enqueued, before its first attempt.
+/// Like [`reserved`], for text. None: the field is missing, or is not UTF-8.
+fn reserved_text<'t>(task: &'t Task, name: &str) -> Option<&'t str> {
+    std::str::from_utf8(reserved(task, name)?).ok()
+}
+
+/// Sets a reserved field that [`Task`] has no field for, or removes it.
+fn set_reserved(task: &mut Task, name: &str, value: Option<String>) {
+    task.reserved.retain(|field| field.name != name);
+    let value = value.map(|value| Field { name: name.to_owned(), value: value.into_bytes() });
+    task.reserved.extend(value);
+}
+
+/// Whether an operator brought the task back from the dead letters.
+pub fn was_requeued(task: &Task) -> bool {
+    reserved(task, REQUEUED_AT).is_some()
+}
+
+/// Checks whether the queue can run this task. Returns how long after its enqueueing the first attempt may
+/// begin; none: at once.
 pub fn check(task: &Task, rules: &config::QueueRules) -> Result<Option<Duration>, Malformed> {
     let times = item_times(task, rules)?;
-    // Once the task was delayed until it is due, it waits since then.
+    // A task that was delayed until its item is due has waited for its first attempt since then.
     let is_early = |due: &u64| task.waits_since_ms.is_some_and(|since| *due > since);
-    let due = times.due_ms.filter(is_early).map(|due| due.saturating_sub(task.enqueued_at_ms));
-    if due.is_some_and(|wait| u128::from(wait) > LONGEST_DELAY.as_millis()) {
-        return Err(Malformed::TooLate);
-    }
-    let (name, delay) = match due {
-        Some(wait) => ("headers.eta", Some(Duration::from_millis(wait))),
+    let wait_ms = times.due_ms.filter(is_early).map(|due| due.saturating_sub(task.enqueued_at_ms));
+    let (name, delay) = match wait_ms.map(Duration::from_millis) {
+        Some(wait) if wait > LONGEST_DELAY => return Err(Malformed::TooLate),
+        Some(wait) => ("headers.eta", Some(wait)),
         None => (DELAY, task.delay),
     };
     match delay {
@@ -284,7 +299,7 @@ pub fn check(task: &Task, rules: &config::QueueRules) -> Result<Option<Duration>
     }
 }
 
-/// The times in a task's item, if the queue has a list whose items say some.
+/// The times that a task's item says. They are empty if the queue reads no list.
 pub fn item_times(task: &Task, rules: &config::QueueRules) -> Result<ItemTimes, Malformed> {
     let Some(list) = &rules.list else { return Ok(ItemTimes::default()) };
     let mut times = ItemTimes::default();
@@ -316,55 +331,47 @@ pub fn encode(task: &Task, attempt: u32, deferrals: u32) -> RawFields {
     out
 }
 
-/// Failures of a task for a cause outside.
+/// How often a task has failed for a cause outside.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outages {
-    /// The number of those that were not charged while the queue was open.
+    /// The number of failures that were not charged, without those while the queue was held.
     pub free: u32,
-    /// When the first one came (ms since the Unix epoch); 0: there was none, or nobody knows.
+    /// When the first failure was (ms since the Unix epoch); 0: there was none, or it is not known.
     pub since_ms: u64,
 }
 
 /// The failures for a cause outside that the task has had.
 pub fn outages(task: &Task) -> Outages {
-    let field = task.reserved.iter().find(|field| field.name == OUTAGES);
-    let text = field.and_then(|field| std::str::from_utf8(&field.value).ok()).unwrap_or_default();
-    let mut numbers = text.split(' ');
+    let mut numbers = reserved_text(task, OUTAGES).unwrap_or_default().split(' ');
     let free = numbers.next().and_then(|free| free.parse().ok()).unwrap_or_default();
     let since_ms = numbers.next().and_then(|since| since.parse().ok()).unwrap_or_default();
     Outages { free, since_ms }
 }
 
-/// Sets what [`outages`] gives, in the task's next entry.
+/// Writes into the task's next entry the value that [`outages`] reads.
 pub fn set_outages(task: &mut Task, outages: Outages) {
-    task.reserved.retain(|field| field.name != OUTAGES);
-    if outages != Outages::default() {
-        let value = format!("{} {}", outages.free, outages.since_ms).into_bytes();
-        task.reserved.push(Field { name: OUTAGES.to_owned(), value });
-    }
+    let has_some = outages != Outages::default();
+    set_reserved(task, OUTAGES, has_some.then(|| format!("{} {}", outages.free, outages.since_ms)));
 }
 
-/// The span of the last attempt of the task whose spans were made.
+/// The span of the last attempt. None: it had none.
 pub(crate) fn last_span(task: &Task) -> Option<TraceContext> {
-    let field = task.reserved.iter().find(|field| field.name == SPAN)?;
-    std::str::from_utf8(&field.value).ok().and_then(TraceContext::parse)
+    reserved_text(task, SPAN).and_then(TraceContext::parse)
+}
+
+/// Sets the span that [`last_span`] returns.
+pub(crate) fn set_span(task: &mut Task, span: TraceContext) {
+    set_reserved(task, SPAN, Some(span.to_string()));
 }
 
 /// The spans of the children whose flow the task joins, with spaces between them.
 pub(crate) fn links(task: &Task) -> Option<&str> {
-    let field = task.reserved.iter().find(|field| field.name == LINKS)?;
-    std::str::from_utf8(&field.value).ok()
+    reserved_text(task, LINKS)
 }
 
 /// Whether the task is a child of a flow, as far as its fields tell.
 pub(crate) fn is_child(task: &Task) -> bool {
-    task.reserved.iter().any(|field| field.name == FLOW)
-}
-
-/// Sets the span that [`last_span`] gives.
-pub(crate) fn set_span(task: &mut Task, span: TraceContext) {
-    task.reserved.retain(|field| field.name != SPAN);
-    task.reserved.push(Field { name: SPAN.to_owned(), value: span.to_string().into_bytes() });
+    reserved(task, FLOW).is_some()
 }
 
 /// The field that says when a task that is delayed before its first attempt is due.
@@ -374,8 +381,7 @@ pub fn due_at(task: &Task, delay: Duration) -> (Vec<u8>, Vec<u8>) {
 
 /// Why the task cannot run: the flow that it joins has failed.
 pub fn failure_of_flow(task: &Task) -> Option<String> {
-    let failed = task.reserved.iter().find(|field| field.name == FLOW_FAILED)?;
-    Some(String::from_utf8_lossy(&failed.value).into_owned())
+    reserved(task, FLOW_FAILED).map(|why| String::from_utf8_lossy(why).into_owned())
 }
 
 /// The field that carries the number of deliveries so far to the next entry.
@@ -383,10 +389,9 @@ pub fn fence(task: &Task) -> (Vec<u8>, Vec<u8>) {
     raw(FENCE, &task.fence)
 }
 
-/// A task's idempotency key: `tq-key`, or else what the queue makes of its fields.
+/// A task's idempotency key: `tq-key`, or else the value that the queue's configuration names.
 pub fn idempotency_key<'t>(task: &'t Task, rules: &config::QueueRules) -> Option<Cow<'t, [u8]>> {
-    let own = task.reserved.iter().find(|field| field.name == KEY).map(|field| field.value.as_slice());
-    value::idempotency_key(own, &task.fields, &rules.idempotency.key)
+    value::idempotency_key(reserved(task, KEY), &task.fields, &rules.idempotency.key)
 }
 
 /// The producer's fields, and the reserved ones that this version only keeps.
@@ -413,7 +418,7 @@ pub(super) fn attempt_of(entry: &StreamEntry) -> u32 {
 pub fn revived(id: &str, fields: &RawFields) -> RawFields {
     let spent = [ID, ATTEMPT, DEFERRALS, CRASHES, OUTAGES, DELAY, DUE_AT, REQUEUED_AT, FLOW_FAILED];
     let mut kept = fields.clone();
-    // An entry that could not be read was not asked who wrote it.
+    // Nobody looked for the writer of an entry that could not be read.
     if kept.contains(&raw("tq-reason", MALFORMED)) {
         keep_open(&mut kept);
     }
@@ -437,9 +442,9 @@ pub fn entry_time_ms(entry: &str) -> u64 {
 
 /// Whether `id` has the form of a stream entry's id: `ms-sequence`.
 pub fn is_entry_id(id: &str) -> bool {
-    let digits =
+    let is_number =
         |part: &str| !part.is_empty() && part.len() <= 20 && part.bytes().all(|byte| byte.is_ascii_digit());
-    id.split_once('-').is_some_and(|(ms, sequence)| digits(ms) && digits(sequence))
+    id.split_once('-').is_some_and(|(ms, sequence)| is_number(ms) && is_number(sequence))
 }
 
 /// Whether the entry id `a` comes after `b`.
@@ -473,7 +478,7 @@ fn decode_id(value: &[u8]) -> Result<String, Malformed> {
     }
 }
 
-/// A number that is added to others. The host writes none above `most`.
+/// Reads a number, of which hosts write none above `most`.
 fn at_most(most: u64, name: &'static str, value: &[u8]) -> Result<u64, Malformed> {
     let number = number(name, value)?;
     if number > most { Err(Malformed::TooHigh { name, most }) } else { Ok(number) }

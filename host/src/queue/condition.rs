@@ -1,8 +1,9 @@
 //! Conditions on the fields of tasks: `tenant=acme`, `tenant!=acme*`, `data/user/id=7`.
 //!
 //! In: a condition as an operator writes it, and the fields of a task. Out: whether the condition holds.
-//! docs/commands-tasks.md describes the words. A condition on a value that is hidden is refused, and where a
-//! part of a value is hidden the condition is about what is shown. Not here: the other filters (`filter`).
+//! docs/commands-tasks.md describes how conditions are written. A condition on a hidden value is refused; if
+//! a part of a value is hidden, the condition is about the part that is shown. Not here: the other filters
+//! (`filter`).
 
 use std::borrow::Cow;
 
@@ -13,14 +14,15 @@ use super::value::json_at;
 use crate::config::{FieldPlace, Pointer};
 use crate::mask::{FieldMask, MASKED};
 
-/// The most conditions of a filter, and the most bytes of one.
-const MOST: usize = 16;
+/// The most conditions of a filter.
+const MAX_CONDITIONS: usize = 16;
+/// The most bytes of a condition.
 const MAX_BYTES: usize = 1 << 10;
-/// The characters of a condition that is too long in the message about it.
-const TOLD: usize = 40;
+/// How many characters of a condition that is too long are in the message about it.
+const TOLD_CHARS: usize = 40;
 
 impl FieldPlace {
-    /// The place of which a filter is about. One whose values are hidden is refused.
+    /// Reads the place that a filter names. A place whose values are hidden is refused.
     pub(crate) fn asked(name: &str, mask: &FieldMask) -> Result<FieldPlace, String> {
         let place = FieldPlace::parse(name)?;
         match place.hidden_by(mask) {
@@ -31,7 +33,8 @@ impl FieldPlace {
         }
     }
 
-    /// The values here, as they are shown: fields may share a name. None: one of them is hidden.
+    /// The values at this place, as they are shown. There may be several, because fields may share a name.
+    /// None: one of the values is hidden.
     pub(crate) fn values<'t>(&self, fields: &'t RawFields, mask: &FieldMask) -> Option<Vec<Cow<'t, [u8]>>> {
         let mut values = Vec::new();
         for (name, value) in fields {
@@ -48,13 +51,13 @@ impl FieldPlace {
     }
 }
 
-/// The content of a JSON string; anything else as it is written there.
+/// The value at a place in JSON: the content of a string, and the JSON text of any other value.
 fn in_json(json: &[u8], pointer: &Pointer) -> Option<Vec<u8>> {
     let found = json_at(json, pointer)?.get();
-    match found.starts_with('"') {
-        true => serde_json::from_str::<String>(found).ok().map(String::into_bytes),
-        false => Some(found.as_bytes().to_vec()),
+    if found.starts_with('"') {
+        return serde_json::from_str::<String>(found).ok().map(String::into_bytes);
     }
+    Some(found.as_bytes().to_vec())
 }
 
 /// A condition on the fields of a task.
@@ -64,47 +67,48 @@ pub struct FieldCondition {
     /// The condition as an operator wrote it.
     text: String,
     place: FieldPlace,
-    is_not: bool,
+    /// The condition is `!=`: no value at the place may be the wanted one.
+    is_negated: bool,
     value: String,
-    /// The value is only the beginning.
+    /// A value at the place need only begin with `value`.
     is_prefix: bool,
 }
 
 impl FieldCondition {
     /// Reads the conditions of a filter.
     pub(crate) fn all<T: AsRef<str>>(texts: &[T], mask: &FieldMask) -> Result<Vec<FieldCondition>, String> {
-        if texts.len() > MOST {
-            return Err(format!("{} conditions are more than {MOST}", texts.len()));
+        if texts.len() > MAX_CONDITIONS {
+            return Err(format!("{} conditions are more than {MAX_CONDITIONS}", texts.len()));
         }
         texts.iter().map(|text| FieldCondition::parse(text.as_ref(), mask)).collect()
     }
 
     fn parse(text: &str, mask: &FieldMask) -> Result<FieldCondition, String> {
         if text.len() > MAX_BYTES {
-            let begin: String = text.chars().take(TOLD).collect();
+            let begin: String = text.chars().take(TOLD_CHARS).collect();
             return Err(format!("{begin:?}… has {} bytes, and {MAX_BYTES} are the most", text.len()));
         }
         let (name, value) = text.split_once('=').ok_or_else(|| {
             format!("{text:?} is no condition: write tenant=acme, tenant!=acme or tenant=acme*")
         })?;
-        let (name, is_not) = name.strip_suffix('!').map_or((name, false), |name| (name, true));
+        let (name, is_negated) = name.strip_suffix('!').map_or((name, false), |name| (name, true));
         let place = FieldPlace::asked(name, mask).map_err(|why| format!("{text:?}: {why}"))?;
         let (value, is_prefix) = match (value.strip_suffix("\\*"), value.strip_suffix('*')) {
             (Some(begin), _) => (format!("{begin}*"), false),
             (None, Some(begin)) => (begin.to_owned(), true),
             (None, None) => (value.to_owned(), false),
         };
-        Ok(FieldCondition { text: text.to_owned(), place, is_not, value, is_prefix })
+        Ok(FieldCondition { text: text.to_owned(), place, is_negated, value, is_prefix })
     }
 
     /// Whether it holds for a task with these fields.
     pub(super) fn holds(&self, fields: &RawFields, mask: &FieldMask) -> bool {
         let wanted = self.value.as_bytes();
-        let is = |value: &Cow<[u8]>| match self.is_prefix {
-            true => value.starts_with(wanted),
-            false => **value == *wanted,
+        let is_wanted = |value: &Cow<[u8]>| {
+            if self.is_prefix { value.starts_with(wanted) } else { **value == *wanted }
         };
-        self.place.values(fields, mask).is_some_and(|values| values.iter().any(is) != self.is_not)
+        let values = self.place.values(fields, mask);
+        values.is_some_and(|values| values.iter().any(is_wanted) != self.is_negated)
     }
 }
 
@@ -114,7 +118,7 @@ impl From<FieldCondition> for String {
     }
 }
 
-/// A condition that was read before, and refused if its values are hidden.
+/// Reads a condition that was stored. Whether its values are hidden was checked when an operator wrote it.
 impl TryFrom<String> for FieldCondition {
     type Error = String;
 
@@ -245,7 +249,7 @@ mod tests {
         assert!(condition(&long, &mask).is_ok(), "1 KiB");
         let told = condition(&format!("{long}e"), &mask).expect_err("one more");
         assert!(told.contains("has 1025 bytes, and 1024 are the most") && told.len() < 140, "{told}");
-        let many = vec!["a=1"; MOST + 1];
+        let many = vec!["a=1"; MAX_CONDITIONS + 1];
         assert!(FieldCondition::all(&many[1..], &mask).is_ok());
         let told = FieldCondition::all(&many, &mask).expect_err("one more");
         assert_eq!(told, "17 conditions are more than 16");

@@ -1,7 +1,7 @@
 //! Opens connections to Redis: in the clear, through a socket, or with the host's own TLS.
 //!
-//! In: a URL, and who the host is and whom it trusts. Out: connections, each of which ends when its last
-//! clone is dropped. Not here: when to open one (`link`), to which server (`nodes`).
+//! In: a URL, the host's login, and the certificates that it trusts. Out: connections, each of which ends
+//! when its last clone is dropped. Not here: when to open one (`link`), to which server (`nodes`).
 
 use std::io;
 use std::sync::Arc;
@@ -28,7 +28,8 @@ use crate::tls::{self, Trust};
 /// How long a connection attempt may take.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// For how long a server may confirm no byte of what was sent. A firewall may have forgotten the connection.
+/// A connection ends when the server confirms none of the bytes sent for this time: a firewall on the way may
+/// have forgotten the connection.
 const UNCONFIRMED: Duration = Duration::from_secs(10);
 
 /// Where Redis is, and how to speak to it.
@@ -57,11 +58,12 @@ impl std::fmt::Debug for Secure {
 #[derive(Debug, Clone)]
 pub(super) struct OpenConnection {
     pub(super) calls: MultiplexedConnection,
-    /// Carries the bytes, where this is not a task of the crate redis.
+    /// The task that carries the bytes of a connection with TLS. For others the crate redis has one.
     _carrier: Option<Arc<AbortOnDropHandle<()>>>,
 }
 
 impl Endpoint {
+    /// The server with this URL. Does not connect yet.
     pub(super) fn new(url: &str, login: &RedisLogin) -> RedisResult<Endpoint> {
         // The crate redis reads the URL, and does not need to know of TLS.
         let plain = url.strip_prefix("rediss://").map(|rest| format!("redis://{rest}"));
@@ -88,18 +90,16 @@ impl Endpoint {
         let info = self.client.get_connection_info().clone();
         let client = Client::open(info.set_addr(ConnectionAddr::Tcp(host.to_owned(), port)))?;
         let secure = match self.secure.as_deref() {
-            Some(secure) => Some(Arc::new(Secure {
-                name: server_name(host)?,
-                host: host.to_owned(),
-                port,
-                connector: secure.connector.clone(),
-            })),
+            Some(secure) => {
+                let connector = secure.connector.clone();
+                Some(Arc::new(Secure { connector, name: server_name(host)?, host: host.to_owned(), port }))
+            }
             None => None,
         };
         Ok(Endpoint { client, secure })
     }
 
-    /// The same server, for connections on which it may also speak by itself.
+    /// The same server, for connections on which it may also send messages that are no replies.
     pub(super) fn speaking(&self) -> RedisResult<Endpoint> {
         let info = self.client.get_connection_info().clone();
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
@@ -115,6 +115,7 @@ impl Endpoint {
         }
     }
 
+    /// Opens a connection, with TLS within [`CONNECT_TIMEOUT`], and otherwise within the time of `config`.
     pub(super) async fn connect(&self, config: &AsyncConnectionConfig) -> RedisResult<OpenConnection> {
         let Some(secure) = &self.secure else {
             let calls = self.client.get_multiplexed_async_connection_with_config(config).await?;
@@ -122,7 +123,7 @@ impl Endpoint {
         };
         let connected = async {
             let addresses = lookup_host((secure.host.as_str(), secure.port)).await?;
-            // A name may have an address where nobody answers.
+            // A name may have several addresses, and no server behind some of them: the first reply counts.
             let tries: Vec<_> = addresses.map(|address| Box::pin(secure.open(address))).collect();
             if tries.is_empty() {
                 return Err(RedisError::from(io::Error::other("the name has no address")));
@@ -156,7 +157,7 @@ impl Secure {
 
 fn secure(host: &str, port: u16, login: &RedisLogin) -> RedisResult<Secure> {
     let unusable = |what: &'static str| RedisError::from((ErrorKind::InvalidClientConfig, what));
-    // These were checked when the configuration was read.
+    // The certificates and the key were checked when the configuration was read.
     let certificates =
         |pem: &str| CertificateDer::pem_slice_iter(pem.as_bytes()).flatten().collect::<Vec<_>>();
     let named = login.ca.as_deref().map(certificates);

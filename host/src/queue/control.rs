@@ -21,12 +21,13 @@ pub enum PauseChange {
     New,
     /// It was paused, with another reason or end.
     Other,
+    /// It was paused, and the order changed nothing.
     None,
 }
 
 impl Queue {
-    /// Stops all hosts from claiming tasks, within about two seconds. Running tasks go on. Without a reason
-    /// and a time, a pause that stands stays, and no longer ends by itself.
+    /// Stops all hosts from claiming tasks, within about two seconds. Running tasks go on. If the queue is
+    /// paused already, an order without a reason and a time keeps that pause, but without its end.
     pub async fn pause(&self, by: &str, why: &str, time: Option<Duration>) -> QueueResult<PauseChange> {
         const WHAT: &str = "pause";
         let since_ms = self.now_ms().await?;
@@ -34,21 +35,21 @@ impl Queue {
         let pause = QueuePause { since_ms, until_ms, by: by.to_owned(), why: why.to_owned() };
         let mut set = redis::cmd("SET");
         set.arg(&self.keys.paused).arg(serde_json::to_string(&pause).unwrap_or_default());
-        let is_kept = why.is_empty() && time.is_none();
+        let keeps_standing = why.is_empty() && time.is_none();
         if let Some(until) = until_ms {
             set.arg("PXAT").arg(until);
         }
-        set.arg(if is_kept { "NX" } else { "GET" });
-        // NX returns nothing where a pause stood, and GET where none did.
-        let is_new = (self.link.write(WHAT, &set).await? == Value::Nil) != is_kept;
+        set.arg(if keeps_standing { "NX" } else { "GET" });
+        // With NX the reply is nil if there was a pause, and with GET if there was none.
+        let is_new = (self.link.write(WHAT, &set).await? == Value::Nil) != keeps_standing;
         let mut change = if is_new { PauseChange::New } else { PauseChange::Other };
-        if !is_new && is_kept {
+        if !is_new && keeps_standing {
             let get = redis::cmd("GET").arg(&self.keys.paused).to_owned();
             let standing = QueuePause::read(&self.link.command(WHAT, &get).await?);
             if standing.as_ref().is_some_and(|standing| standing.until_ms.is_none()) {
                 change = PauseChange::None;
             } else {
-                // It may have ended meanwhile.
+                // The standing pause may have ended meanwhile.
                 let lasting = QueuePause { until_ms: None, ..standing.unwrap_or(pause) };
                 let text = serde_json::to_string(&lasting).unwrap_or_default();
                 let set = redis::cmd("SET").arg(&self.keys.paused).arg(text).to_owned();
@@ -59,7 +60,7 @@ impl Queue {
         Ok(change)
     }
 
-    /// False when it was neither paused nor held.
+    /// Ends the pause and the hold. Returns whether there was one.
     pub async fn resume(&self) -> QueueResult<bool> {
         const WHAT: &str = "resume";
         let reply = self.link.command(WHAT, redis::cmd("DEL").arg(&self.keys.paused)).await?;
@@ -95,7 +96,7 @@ impl Queue {
         Ok(limits)
     }
 
-    /// False when there were none.
+    /// Clears the limits. Returns whether there were some.
     pub(crate) async fn clear_limits(&self) -> QueueResult<bool> {
         const WHAT: &str = "clear limits";
         let reply = self.link.command(WHAT, redis::cmd("DEL").arg(&self.keys.limits)).await?;

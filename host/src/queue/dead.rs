@@ -34,24 +34,25 @@ pub struct DeadLetter {
     pub plugin: String,
     /// The producer's fields.
     pub fields: RawFields,
+    /// All fields of the entry.
     pub(crate) raw: RawFields,
 }
 
 /// The reason of a dead letter that another program wrote.
 pub(crate) const FOREIGN: &str = "foreign";
-/// The reason of what a drain keeps: a task that waited.
+/// The reason of a dead letter that a drain has made of a task that waited.
 pub(crate) const DRAINED: &str = "drained";
 
-/// A field of a dead letter as text; empty where there is none. The host's own fields come last; a malformed
-/// task may have fields of these names before them.
+/// A field of a dead letter as text; empty if there is none. The last field of this name counts, because the
+/// host's own fields come last, and a malformed task may have fields of these names before them.
 fn text_in(entry: &StreamEntry, name: &str) -> String {
     let found = entry.fields.iter().rev().find(|(known, _)| known == name.as_bytes());
     found.map(|(_, value)| String::from_utf8_lossy(value).into_owned()).unwrap_or_default()
 }
 
-/// Whether another program wrote a dead letter.
-fn is_foreign(entry: &StreamEntry) -> bool {
-    !entry.fields.iter().any(|(name, _)| name == b"tq-reason")
+/// Whether another program wrote a dead letter with these fields.
+fn is_foreign(fields: &RawFields) -> bool {
+    !fields.iter().any(|(name, _)| name == b"tq-reason")
 }
 
 impl DeadLetter {
@@ -60,32 +61,32 @@ impl DeadLetter {
         let id = text_in(entry, "tq-id");
         match id.is_empty() {
             false => id,
-            // An entry's id is no name for a foreign one: a task of the queue may have that id.
-            true if is_foreign(entry) => format!("{FOREIGN}-{}", entry.id),
+            // A task of the queue may have the id of this entry, so a foreign letter does not get it.
+            true if is_foreign(&entry.fields) => format!("{FOREIGN}-{}", entry.id),
             true => entry.id.clone(),
         }
     }
 
     pub(crate) fn read(entry: StreamEntry) -> DeadLetter {
         let text = |name: &str| text_in(&entry, name);
-        let is_foreign = is_foreign(&entry);
+        let is_foreign = is_foreign(&entry.fields);
         let id = DeadLetter::id_in(&entry);
         let number = |name: &str| text(name).parse().ok();
         let failed_at =
             number("tq-failed-at").unwrap_or(if is_foreign { codec::entry_time_ms(&entry.id) } else { 0 });
-        let is_own =
+        let is_producers =
             |(name, _): &&(Vec<u8>, Vec<u8>)| !std::str::from_utf8(name).is_ok_and(codec::is_of_host);
         DeadLetter {
             id,
             queue: text("tq-queue"),
             reason: if is_foreign { FOREIGN.to_owned() } else { text("tq-reason") },
             error: text("tq-error"),
-            attempts: text("tq-attempts").parse().unwrap_or(0),
+            attempts: text("tq-attempts").parse().unwrap_or_default(),
             enqueued_at: number("tq-enqueued-at").unwrap_or(0),
             failed_at,
             consumer: text("tq-consumer"),
             plugin: text("tq-plugin"),
-            fields: entry.fields.iter().filter(is_own).cloned().collect(),
+            fields: entry.fields.iter().filter(is_producers).cloned().collect(),
             entry: entry.id,
             raw: entry.fields,
         }
@@ -98,7 +99,7 @@ impl DeadLetter {
         }
         let entry = StreamEntry { id: self.entry.clone(), fields: self.raw.clone(), deliveries: 1 };
         let task = codec::decode(queue, entry).map_err(|(why, _)| why)?;
-        // The number in the dead letter is that of its last delivery, and counts no further one.
+        // `decode` counts a further delivery, which there is not: the fence is that of the last one.
         Ok(Task { attempt: self.attempts.max(1), fence: task.fence.saturating_sub(1).max(1), ..task })
     }
 
@@ -109,25 +110,26 @@ impl DeadLetter {
 
     /// The properties that filters look at.
     pub(crate) fn traits(&self) -> Traits<'_> {
+        // 0: another program wrote this dead letter, without a time.
+        let failed_at = Some(self.failed_at).filter(|ms| *ms > 0);
         Traits {
             id: &self.id,
             reason: &self.reason,
             error: &self.error,
             plugin: &self.plugin,
             consumer: &self.consumer,
-            // 0: another program wrote this dead letter, without a time.
-            at_ms: Some(self.failed_at).filter(|ms| *ms > 0),
-            since_ms: Some(self.failed_at).filter(|ms| *ms > 0),
+            at_ms: failed_at,
+            since_ms: failed_at,
             fields: &self.fields,
         }
     }
 
-    /// Whether another program wrote it, and nothing was noted about it.
-    pub(crate) fn is_unread(&self) -> bool {
-        !self.raw.iter().any(|(name, _)| name == b"tq-reason")
+    /// Whether another program wrote it.
+    pub(crate) fn is_foreign(&self) -> bool {
+        is_foreign(&self.raw)
     }
 
-    /// Whether it had too many fields to keep them one by one: such a task can never run.
+    /// Whether its task had too many fields to keep them one by one: such a task can never run.
     pub(super) fn is_packed(&self) -> bool {
         self.raw.iter().any(|(name, _)| name == b"tq-packed")
     }
@@ -140,11 +142,8 @@ impl Queue {
         let mut out = Vec::new();
         let mut pages = Pages::new(None);
         while let Some(page) = pages.next(self).await? {
-            out.extend(
-                page.into_iter()
-                    .filter(|letter| filter.takes(&letter.traits(), now_ms))
-                    .take(limit - out.len()),
-            );
+            let is_wanted = |letter: &DeadLetter| filter.takes(&letter.traits(), now_ms);
+            out.extend(page.into_iter().filter(is_wanted).take(limit - out.len()));
             if out.len() >= limit {
                 break;
             }
@@ -179,10 +178,10 @@ impl Queue {
         Ok(letters.into_iter().filter_map(named).collect())
     }
 
-    /// The entries of the dead letters that are meant by these names, sorted: for each name the dead letter
-    /// that the status of the task with this id names, or else the oldest one of such a task, or else the
-    /// newest one of a task with this alias. All dead letters up to the entry `last` are looked at for a task
-    /// that no status names.
+    /// The entries of the dead letters that are meant by these names, sorted. A name means the dead letter
+    /// that the status of the task with this id names; else the oldest one of a task with this id; else the
+    /// newest one of a task with this alias. If a status does not tell, the call reads all dead letters up to
+    /// the entry `last`.
     pub(super) async fn dead_entries(&self, names: &[String], last: &str) -> QueueResult<Vec<String>> {
         let mut open: HashSet<&str> = names.iter().map(String::as_str).collect();
         let mut entries = HashSet::new();
@@ -194,11 +193,10 @@ impl Queue {
             }
         }
         let aliases: HashMap<Vec<u8>, &str> = open.iter().map(|name| (self.alias_key(name), *name)).collect();
-        let (mut by_id, mut by_alias) = (HashMap::new(), HashMap::new());
-        // Only a look at all of them tells which one is the newest with an alias.
-        let is_done = |by_id: &HashMap<&str, String>| by_id.len() == open.len();
+        let (mut by_id, mut by_alias): (HashMap<&str, String>, HashMap<&str, String>) = Default::default();
         let mut pages = Pages::new(Some(last.to_owned()));
-        while !is_done(&by_id)
+        // As long as a name may be an alias, all letters are read: the newest one of an alias comes last.
+        while by_id.len() < open.len()
             && let Some(page) = pages.next(self).await?
         {
             for letter in page {
@@ -244,9 +242,8 @@ impl Queue {
         Ok(self.dead_by_name(&[name.to_owned()]).await?.remove(name))
     }
 
-    /// The dead letters of the tasks with these names, without a look at all of them: by the status of each
-    /// task, or else among the 5,000 newest dead letters, or the newest 64 MiB of them. A name is an id, or
-    /// an alias.
+    /// The dead letters of the tasks with these names, each an id or an alias. They are found by the status
+    /// of each task, or else among the 5,000 newest dead letters, or the newest 64 MiB of them.
     pub(super) async fn dead_by_name<'n>(
         &self,
         names: &'n [String],
@@ -260,7 +257,7 @@ impl Queue {
             let page = self.range_back(&self.keys.dead, &to, count).await?;
             let next = search.looked_at(&page);
             for entry in page {
-                // Most letters are nobody's that is asked for, and reading one whole takes its time.
+                // Most letters are of other tasks, and need not be read whole.
                 if self.rules.id.is_none() && !open.contains(DeadLetter::id_in(&entry).as_str()) {
                     continue;
                 }
@@ -280,7 +277,7 @@ impl Queue {
     }
 
     /// A page of the dead letters from the entry `from` on, as XRANGE takes it, up to the entry `last`,
-    /// oldest first; and where the next page begins. None: there is none.
+    /// oldest first; and where the next page begins (none: this was the last one).
     pub(crate) async fn dead_page(
         &self,
         from: &str,
@@ -299,6 +296,7 @@ impl Queue {
 
 /// Reads the dead letters page by page. Deleting entries that were read does not disturb it.
 pub(crate) struct Pages {
+    /// Where the next page begins, as XRANGE takes it. None: the last page was read.
     from: Option<String>,
     to: String,
 }
@@ -314,7 +312,7 @@ impl Pages {
         Pages { from: Some(from), to }
     }
 
-    /// Whether the last page may not have been the end.
+    /// Whether there may be a further page.
     pub(super) fn has_more(&self) -> bool {
         self.from.is_some()
     }

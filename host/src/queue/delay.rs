@@ -16,20 +16,20 @@ pub struct Promoted {
     pub moved: u64,
     /// Delayed tasks whose fields are gone. They were dropped.
     pub lost: u64,
-    /// The time until the next task is due; zero when some are due already, none when nothing is delayed.
+    /// The time until the next task is due. Zero: some are due already. None: nothing is delayed.
     pub next_due: Option<Duration>,
-    /// Delayed tasks that cannot be moved now, and why. Each is tried again ten seconds later.
+    /// The members of delayed tasks that cannot be moved now, and why. Each is tried again ten seconds later.
     pub broken: Vec<(String, String)>,
 }
 
-/// A member that is due. The id of its task may be empty.
+/// A member of the delayed tasks, and the id of its task, which may be empty.
 type Due = (Vec<u8>, String);
 
 impl Queue {
     /// Moves up to `limit` delayed tasks that are due back into the stream.
     pub async fn promote(&self, limit: usize) -> QueueResult<Promoted> {
-        // The script has to be given the key of each task's status. So a first call lists the tasks that are
-        // due, and a second one moves them.
+        // The second call, which moves the tasks, needs the keys of their statuses. So the first one lists
+        // the tasks that are due.
         let (looked, due) = self.promote_these(&[], &limit.to_string()).await?;
         if due.is_empty() {
             return Ok(looked);
@@ -38,15 +38,15 @@ impl Queue {
         Ok(promoted)
     }
 
-    /// Moves the task `id`, which is delayed as `member`, back into the stream although it is not due. False:
-    /// it is not delayed any more, so a repeated call changes nothing.
+    /// Moves the task `id`, which is delayed as `member`, back into the stream although it is not due.
+    /// Returns whether it was still delayed; a repeated call changes nothing.
     pub async fn promote_early(&self, member: &str, id: &str) -> QueueResult<bool> {
         let (promoted, _) = self.promote_these(&[(member.into(), id.to_owned())], "now").await?;
         Ok(promoted.moved > 0)
     }
 
-    /// Moves these members. `limit` is a number: then up to as many members that are due are listed. Or it is
-    /// `now`: then nothing is listed, and members that are not due are moved, too.
+    /// Moves those of these members that are due, and lists up to `limit` members that are due then. With the
+    /// limit `now`, it moves all of them and lists none.
     async fn promote_these(&self, members: &[Due], limit: &str) -> QueueResult<(Promoted, Vec<Due>)> {
         let keys = &self.keys;
         let mut call = self.call(&script::PROMOTE).arg("most", limit);

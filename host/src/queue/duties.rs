@@ -15,7 +15,7 @@ use super::link::Link;
 use super::reply::{self, Shaped, UnexpectedShape};
 use super::script::{self, ScriptCall};
 
-/// The duties of one host, as the script answered.
+/// The duties of one host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OwnDuties {
     /// Hosts with a lease, this one included.
@@ -25,7 +25,7 @@ pub(crate) struct OwnDuties {
 }
 
 impl Queue {
-    /// The duties of one group of one stream.
+    /// The name of this queue's duties: those of one group of one stream.
     pub fn duty(&self) -> String {
         format!("{} {}", self.keys.stream, self.rules.group)
     }

@@ -1,5 +1,5 @@
-//! The effects of attempts in Redis: reads what is committed, checks what is to be enqueued, and turns
-//! effects into keys and values of `scripts/settle.lua`.
+//! The effects of attempts in Redis: answers what attempts read, checks what they enqueue, and turns their
+//! effects into keys and arguments of `scripts/settle.lua`.
 //!
 //! Not here: the buffer of an attempt (`crate::effects`), the commit itself (`settle`).
 
@@ -30,19 +30,19 @@ use crate::effects::{
 use crate::guarded::Guarded;
 use crate::task::Field;
 
-/// A queue waits when this many of its tasks wait to be taken to other slots.
+/// A queue counts as full when this many of its tasks wait to be taken to other slots.
 const MOST_WAITING: u64 = 10_000;
-/// How long the node of another queue may take to tell how full the queue is.
+/// How long the node of another queue may take to tell how full that queue is.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// How long an attempt waits for what it reads. A slot that moves and most failovers take less, and an
-/// attempt that fails is counted.
+/// How long an attempt waits for a value or a record. Most failovers, and slots that move, take less time. It
+/// is worth the wait, because an attempt that fails is charged.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Answers attempts of one queue from Redis.
 pub(crate) struct QueueEffects {
     queue: Queue,
-    /// Connections are driven by the host's own runtime, because a busy guest would delay them on another.
+    /// The host's own runtime drives the connections, because a busy guest would delay them on its runtime.
     runtime: Handle,
 }
 
@@ -52,16 +52,15 @@ impl QueueEffects {
         QueueEffects { queue, runtime: Handle::current() }
     }
 
-    /// Makes a call that reads. While Redis is away, it is repeated until the time `until`.
+    /// Calls `read` on the host's runtime. While Redis is away, the call is repeated until `until`.
     fn read<T: Send + 'static, F: Future<Output = QueueResult<T>> + Send + 'static>(
         &self,
         until: Instant,
         read: impl Fn(Queue) -> F + Send + Sync + 'static,
     ) -> EffectReply<T> {
         let queue = self.queue.clone();
-        let reading = self
-            .runtime
-            .spawn(async move { repeat::until(until, &queue.link, false, || read(queue.clone())).await });
+        let repeated = async move { repeat::until(until, &queue.link, false, || read(queue.clone())).await };
+        let reading = self.runtime.spawn(repeated);
         let read = async {
             let read = reading.await.map_err(|_| stops())?;
             read.map_err(|error| EffectError::Unavailable(chain(&error)))
@@ -89,8 +88,7 @@ impl EffectSource for QueueEffects {
                     return Ok(None);
                 }
                 let value = queue.link.command(WHAT, redis::cmd("GET").arg(key)).await?;
-                let value = (value != redis::Value::Nil).then(|| reply::bytes(value)).transpose();
-                queue.shaped(WHAT, value).map(Some)
+                queue.shaped(WHAT, reply::optional_bytes(value)).map(Some)
             }
         });
         async move { read.await?.ok_or(too_large) }.boxed()
@@ -103,43 +101,46 @@ impl EffectSource for QueueEffects {
             let key = key.clone();
             async move {
                 const WHAT: &str = "read a record";
-                // This is what the record takes in Redis, which is more than its bytes. Where the command is
-                // denied, nothing bounds records that other programs wrote.
+                // A record takes more memory in Redis than its bytes. If the user may not run this command,
+                // nothing bounds the records of other programs.
                 let size = queue.link.command(WHAT, redis::cmd("MEMORY").arg("USAGE").arg(&key)).await;
                 if size.is_ok_and(|size| reply::count(&size).is_ok_and(|size| size > most)) {
                     return Ok(None);
                 }
                 let pairs = reply::pairs(queue.link.command(WHAT, redis::cmd("HGETALL").arg(key)).await?);
                 let pairs = queue.shaped(WHAT, pairs)?;
+                if pairs.is_empty() {
+                    return Ok(Some(None));
+                }
                 let field = |(name, value): (Vec<u8>, Vec<u8>)| Field {
                     name: String::from_utf8_lossy(&name).into_owned(),
                     value,
                 };
-                Ok(Some((!pairs.is_empty()).then(|| pairs.into_iter().map(field).collect())))
+                Ok(Some(Some(pairs.into_iter().map(field).collect())))
             }
         });
         async move { read.await?.ok_or(too_large) }.boxed()
     }
 
-    /// If nobody waits any more, because the attempt has ended, the staging stops and deletes its children.
+    /// If the attempt ends meanwhile, nobody waits for the reply: the staging stops and deletes its children.
     fn stage(&self, flow: &FlowName, children: Vec<OutboxTask>, until: Instant) -> EffectReply<()> {
         let queue = self.queue.clone();
         let Some(keys) = queue.flow_keys(flow) else {
             return std::future::ready(Err(EffectError::UnknownQueue(flow.queue.clone()))).boxed();
         };
-        let (mut tell, told) = oneshot::channel();
+        let (mut sender, receiver) = oneshot::channel();
         self.runtime.spawn(async move {
             let staged = tokio::select! {
                 biased;
-                () = tell.closed() => None,
+                () = sender.closed() => None,
                 staged = queue.stage(&keys, &children, until) => Some(staged),
             };
-            if staged.is_none_or(|staged| tell.send(staged).is_err()) {
+            if staged.is_none_or(|staged| sender.send(staged).is_err()) {
                 unstage(&queue, &[keys]).await;
             }
         });
         let staged = async {
-            let staged = told.await.map_err(|_| stops())?;
+            let staged = receiver.await.map_err(|_| stops())?;
             staged.map_err(|error| EffectError::Unavailable(chain(&error)))
         };
         staged.boxed()
@@ -176,6 +177,7 @@ impl EffectSource for QueueEffects {
     }
 }
 
+/// The error of a call whose task on the host's runtime has ended without a result.
 fn stops() -> EffectError {
     EffectError::Unavailable("the host stops".into())
 }
@@ -194,7 +196,7 @@ fn too_large(what: &str, key: &str, most: u64) -> EffectError {
     ))
 }
 
-/// Checks that attempts of a queue may enqueue a task, and gives it an id.
+/// Makes a new task for `queue`, with an id, after checking that attempts under these rules may enqueue it.
 pub(crate) fn new_task(
     rules: &config::QueueRules,
     queue: &str,
@@ -219,13 +221,13 @@ pub(crate) fn new_task(
     Ok(task.into_outbox(target))
 }
 
-/// Adds an effect as scripts take it: its kind, and what this kind reads.
+/// Adds an effect to a call as scripts take it: its kind, and the keys and arguments of this kind.
 pub(super) fn with_effect<T>(call: ScriptCall<T>, name: &'static str, effect: &Part) -> ScriptCall<T> {
     call.arg(name, effect.of.trim_start_matches("effects.")).part(name, effect)
 }
 
 impl Queue {
-    /// The effects of an ended attempt, in the form and the order of settle.lua.
+    /// The effects of an ended attempt as parts of a call of settle.lua, in the order in which they commit.
     pub(super) fn effect_calls(&self, effects: Option<&Effects>) -> Vec<Part> {
         let Some(effects) = effects else { return Vec::new() };
         let state = effects.state().iter().map(|(key, change)| {
@@ -280,8 +282,9 @@ impl Queue {
         Some(call.list(&fields))
     }
 
-    /// The first queue among those that this one enqueues to that has as many tasks as its `max_backlog`. Not
-    /// those whose tasks lead back here. The key of the tasks that wait for a relay counts as a queue, too.
+    /// The first queue that this one enqueues to and that is full: it has as many tasks as its `max_backlog`.
+    /// Queues whose tasks lead back here are left out. If too many tasks wait to be taken to other slots, the
+    /// key of these tasks is returned in place of a queue's name.
     pub(crate) async fn full_target(&self) -> QueueResult<Option<&str>> {
         const WHAT: &str = "look for room in other queues";
         if self.relays() {
@@ -290,29 +293,26 @@ impl Queue {
                 return Ok(Some(&self.keys.out));
             }
         }
-        let mut commands = Vec::new();
         let targets = || self.rules.enqueue_to.iter().filter(|target| !target.leads_back);
+        let mut commands = Vec::new();
         for target in targets() {
             let keys = QueueKeys::new(&target.stream, None);
             commands.push(redis::cmd("XLEN").arg(&keys.stream).clone());
             commands.push(redis::cmd("ZCARD").arg(&keys.delayed).clone());
         }
-        let replies = match self.relays() {
+        let asking = self.link.pipeline(WHAT, &commands);
+        let replies = if self.relays() {
             // While the node of another queue is away, its tasks wait here.
-            true => match tokio::time::timeout(ANSWER, self.link.pipeline(WHAT, &commands)).await {
-                Ok(replies) => replies?,
-                Err(_) => return Ok(None),
-            },
-            false => self.link.pipeline(WHAT, &commands).await?,
+            let Ok(replies) = tokio::time::timeout(ANSWER, asking).await else { return Ok(None) };
+            replies?
+        } else {
+            asking.await?
         };
         for (target, counts) in targets().zip(replies.chunks(2)) {
             let mut tasks = 0;
-            for count in counts {
-                tasks += match count {
-                    Ok(count) => self.shaped(WHAT, reply::count(count))?,
-                    // A key of another type refuses the enqueueing, not the attempt.
-                    Err(_) => 0,
-                };
+            // A key of another type refuses the enqueueing, not the attempt, so it counts as empty.
+            for count in counts.iter().flatten() {
+                tasks += self.shaped(WHAT, reply::count(count))?;
             }
             if tasks >= u64::from(target.max_backlog) {
                 return Ok(Some(&target.name));
@@ -344,7 +344,7 @@ impl Queue {
     }
 }
 
-/// Enqueues a task in this queue.
+/// The effect that enqueues a task in the queue `target`.
 pub(super) fn enqueue_call(
     target: &TargetQueue,
     id: &str,
@@ -370,7 +370,7 @@ pub(super) fn outbox_key<'t>(task: &'t OutboxTask, target: &TargetQueue) -> Opti
     produce::key_of(task.key.as_deref(), &task.fields, &target.key)
 }
 
-/// The fields of the entry of a task.
+/// The fields that the entry of a task has.
 pub(super) fn outbox_fields(task: &OutboxTask) -> codec::RawFields {
     produce::entry_fields(&task.id, task.key.as_deref(), &task.fields)
 }
@@ -389,7 +389,7 @@ fn record_call(key: &str, change: &RecordChange) -> Part {
 #[derive(Debug, Default)]
 pub struct NoEffects {
     rules: Option<Arc<config::QueueRules>>,
-    /// The children of flows that are not dropped, for those who look at them.
+    /// The staged children of each flow, for a test or a trial that looks at them.
     staged: Guarded<Vec<(FlowName, Vec<OutboxTask>)>>,
 }
 

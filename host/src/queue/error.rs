@@ -23,7 +23,7 @@ impl QueueError {
         QueueError { what, address: address.to_owned(), source }
     }
 
-    /// Redis carried out a call, but refused this part of it.
+    /// Redis carried out a call, but refused a part of it.
     pub(super) fn refused(what: &'static str, address: &str, why: String) -> QueueError {
         QueueError::new(what, address, RedisError::from((ErrorKind::Extension, "refused", why)))
     }
@@ -99,8 +99,8 @@ impl QueueError {
         self.is_wrong_type() || self.source.code() == Some("TQTYPE")
     }
 
-    /// Says of a key with another type to which queue it belongs, and the way out. None: the error is about
-    /// something else. `queue` is the queue's name.
+    /// The message about a key of another type, with the queue's name and the way out. None: the error is
+    /// about something else.
     pub(crate) fn misfit(&self, queue: &str) -> Option<String> {
         if self.is_wrong_type() {
             return Some(format!(
@@ -111,8 +111,8 @@ impl QueueError {
         self.unfit(queue).filter(|_| self.is_misfit())
     }
 
-    /// Why a queue cannot be served by a host: the user lacks rights, a key has another type, or other groups
-    /// need its entries. The text names the way out. `queue` is the queue's name.
+    /// Why no host can serve the queue with this name, and the way out: the user lacks rights, a key has
+    /// another type, or other groups need the entries. None: the error is about something else.
     pub(crate) fn unfit(&self, queue: &str) -> Option<String> {
         let detail = self.source.detail().unwrap_or_default();
         match self.source.code()? {
@@ -149,7 +149,7 @@ impl QueueError {
         !matches!(self.source.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
     }
 
-    /// The error behind one of TLS, which is told in words (`chain`).
+    /// The source of an error of TLS, for which `chain` has words. None: it is no error of TLS.
     fn tls_cause(&self) -> Option<&(dyn std::error::Error + 'static)> {
         std::error::Error::source(&self.source).filter(|cause| tls::cause(*cause).is_some())
     }
@@ -172,8 +172,8 @@ impl QueueError {
         passes || self.is_out_of_memory() || self.source.code() == Some("BUSY")
     }
 
-    /// Why the effects of an attempt do not fit what Redis holds. Nothing was written, and another try would
-    /// be refused as well.
+    /// Why the effects of an attempt can never be committed. Nothing was written, and another try would be
+    /// refused as well. None: the error is about something else.
     pub fn conflict(&self) -> Option<&str> {
         self.source.detail()?.strip_prefix("TQEFFECT ")
     }
@@ -183,7 +183,7 @@ impl QueueError {
         self.source.code() == Some("NOPERM") && self.source.detail().is_some_and(|why| why.contains("access"))
     }
 
-    /// Redis, or what stands before it, refuses the size of the call, and would refuse it again.
+    /// Redis, or a proxy before it, refuses the size of the call, and would refuse it again.
     pub(crate) fn is_oversize(&self) -> bool {
         let detail = self.source.detail().unwrap_or_default();
         // Without a login, Redis refuses long calls by another limit.
@@ -196,8 +196,8 @@ impl QueueError {
         self.is_connection() && !self.source.is_timeout()
     }
 
-    /// Redis refuses the writes of all clients: it cannot save, has too few replicas, is one, starts, or runs
-    /// a long script; or the slot of the key moves, or is served by nobody.
+    /// Redis refuses the writes of all clients: it cannot save, has too few replicas, is a replica, starts,
+    /// or runs a long script; or the slot of the key moves, or no node serves it.
     pub(super) fn refuses_writes(&self) -> bool {
         matches!(
             self.source.code(),
@@ -250,7 +250,7 @@ impl fmt::Display for QueueError {
 
 impl std::error::Error for QueueError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        // Without memory, its text says no more than that the memory is full.
+        // Redis's text about full memory says no more than the message above.
         (!self.is_out_of_memory()).then(|| self.tls_cause().unwrap_or(&self.source))
     }
 }

@@ -1,7 +1,7 @@
 //! Reads the events of a queue, if it keeps any: how its tasks ended, and when they moved.
 //!
-//! In: the place of an event. Out: the events on one side of it. Not here: noting events (the scripts do),
-//! streams of them for clients (`api`).
+//! In: the place of an event. Out: the events before it, or after it. Not here: adding events (the scripts do
+//! that), and streams of events for clients (`api`).
 
 use std::fmt;
 
@@ -49,8 +49,8 @@ impl EventPlace {
         codec::is_entry_id(entry).then(|| EventPlace { entry: entry.to_owned(), number })
     }
 
-    /// The bound at which XREVRANGE begins to find the events before this place: its entry if that may have
-    /// earlier events, else the entry before.
+    /// Where XREVRANGE begins to read the events before this place: at its entry, if that may have earlier
+    /// events, else at the entry before.
     fn bound(&self) -> String {
         if self.number.is_some() { self.entry.clone() } else { format!("({}", self.entry) }
     }
@@ -66,7 +66,7 @@ impl fmt::Display for EventPlace {
 }
 
 impl TaskEvent {
-    /// The events of an entry. None for one of another form, which another version may have written.
+    /// The events of an entry. An entry of another form, which another version may have written, has none.
     pub(super) fn read(entry: StreamEntry) -> Vec<TaskEvent> {
         let text = |name: &str| {
             let value = entry.fields.iter().find(|(known, _)| known == name.as_bytes());
@@ -96,41 +96,41 @@ impl TaskEvent {
 #[derive(Debug)]
 pub(crate) struct EventsAfter {
     pub events: Vec<TaskEvent>,
-    /// The place behind which the next ones are.
+    /// The place from which to go on.
     pub last: EventPlace,
-    /// There were no more at that moment.
+    /// There were no further ones at that moment.
     pub is_all: bool,
-    /// Some events between the place that was asked for and these may be lost: Redis has deleted old ones.
+    /// Redis has deleted old events, perhaps some between the place that was asked for and these.
     pub is_behind_gap: bool,
 }
 
 impl Queue {
-    /// The events behind this place: those of about `entries` entries, but at most `most`.
+    /// The events after this place: at most `most`, of about `entries` entries.
     pub(crate) async fn events_after(
         &self,
         after: &EventPlace,
         entries: usize,
         most: usize,
     ) -> QueueResult<EventsAfter> {
-        // The entry of the place itself is read, too: while Redis keeps it, none behind it is lost.
+        // The entry of the place itself is read, too: as long as Redis keeps it, no later one is lost.
         let found = self.range(&self.keys.events, &after.entry, "+", entries + 1).await?;
-        let connects = found.first().is_some_and(|first| first.id == after.entry);
+        let has_own_entry = found.first().is_some_and(|first| first.id == after.entry);
         let mut is_all = found.len() <= entries;
         let mut last = found.last().map(|last| EventPlace::of(last.id.clone()));
         let mut events: Vec<TaskEvent> = found.into_iter().flat_map(TaskEvent::read).collect();
-        let is_behind = |number: Option<usize>| after.number.is_some() && number > after.number;
-        events.retain(|event| event.place.entry != after.entry || is_behind(event.place.number));
+        let is_later = |number: Option<usize>| after.number.is_some() && number > after.number;
+        events.retain(|event| event.place.entry != after.entry || is_later(event.place.number));
         if events.len() > most {
             events.truncate(most);
             is_all = false;
             last = events.last().map(|last| last.place.clone());
         }
-        let is_behind_gap = !connects && !events.is_empty() && self.has_gap(after).await?;
+        let is_behind_gap = !has_own_entry && !events.is_empty() && self.has_gap(after).await?;
         Ok(EventsAfter { events, last: last.unwrap_or_else(|| after.clone()), is_all, is_behind_gap })
     }
 
-    /// Up to `count` events before this place, the newest first; how much was read (the number of entries or
-    /// of events, whichever is higher); and the place from which to go on, none if these are all.
+    /// Up to `count` events before this place, the newest first; the number of entries or of events that were
+    /// read, whichever is higher; and the place from which to go on (none: these were all).
     pub(super) async fn events_before(
         &self,
         before: Option<&EventPlace>,
@@ -138,14 +138,14 @@ impl Queue {
     ) -> QueueResult<(Vec<TaskEvent>, usize, Option<EventPlace>)> {
         let from = before.map_or_else(|| "+".to_owned(), EventPlace::bound);
         let entries = self.range_back(&self.keys.events, &from, count).await?;
-        let (entries_looked_at, last) = (entries.len(), entries.last().filter(|_| entries.len() == count));
+        let entries_looked_at = entries.len();
+        let last = entries.last().filter(|_| entries_looked_at == count);
         let mut next = last.map(|last| EventPlace::of(last.id.clone()));
+        let is_before = |TaskEvent { place, .. }: &TaskEvent| {
+            before.is_none_or(|before| place.entry != before.entry || place.number < before.number)
+        };
         let events = entries.into_iter().flat_map(|entry| TaskEvent::read(entry).into_iter().rev());
-        let mut events: Vec<TaskEvent> = events
-            .filter(|TaskEvent { place, .. }| {
-                before.is_none_or(|before| place.entry != before.entry || place.number < before.number)
-            })
-            .collect();
+        let mut events: Vec<TaskEvent> = events.filter(is_before).collect();
         if events.len() > count {
             events.truncate(count);
             next = events.last().map(|last| last.place.clone());
@@ -159,7 +159,7 @@ impl Queue {
         Ok(EventPlace::of(self.last_entry(&self.keys.events).await?))
     }
 
-    /// Whether Redis has deleted events, and the oldest one that it still has comes after this place.
+    /// Whether Redis has deleted events, and the oldest remaining one comes after this place.
     async fn has_gap(&self, after: &EventPlace) -> QueueResult<bool> {
         const WHAT: &str = "look for lost events";
         let asked = redis::cmd("XINFO").arg("STREAM").arg(&self.keys.events).to_owned();
@@ -171,7 +171,7 @@ impl Queue {
         Ok(added > length && codec::comes_after(&first, &after.entry))
     }
 
-    /// Whether the event at this place is still kept. If not, others behind it may be gone too.
+    /// Whether the event at this place is still kept. If not, some after it may be gone, too.
     pub(crate) async fn has_event(&self, place: &EventPlace) -> QueueResult<bool> {
         Ok(!self.range(&self.keys.events, &place.entry, &place.entry, 1).await?.is_empty())
     }

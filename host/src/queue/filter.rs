@@ -26,7 +26,7 @@ pub(crate) fn occurs(wanted: &str, text: &str) -> bool {
     })
 }
 
-/// A filter for tasks of one state. An empty one takes all. What is not known of a task matches no filter.
+/// A filter for tasks of one state. An empty one takes all. No filter takes a property that is not known.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TaskFilter {
@@ -36,11 +36,10 @@ pub struct TaskFilter {
     /// Text that occurs in the error, in the id or in what is shown of a field's value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// Conditions on its fields, which must all hold. They hold for no task of which no field is known.
+    /// Conditions on its fields, which must all hold. They hold for no task without known fields.
     #[serde(rename = "where", skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<FieldCondition>,
-    /// The fields that nobody is shown: `text` and `conditions` do not look at them. It is no filter of its
-    /// own.
+    /// Hides values: `text` and `conditions` do not look at hidden ones. A mask alone refuses no task.
     #[serde(skip)]
     pub mask: FieldMask,
     /// Text that occurs in the error; [`ANY`] in it stands for any text.
@@ -55,15 +54,15 @@ pub struct TaskFilter {
     /// The task's id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// The earliest and the latest time (ms since the Unix epoch, by Redis's clock), each inclusive.
+    /// The earliest and the latest [`Traits::at_ms`], each inclusive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to_ms: Option<u64>,
-    /// At least this old ([`Traits::since_ms`]), by Redis's clock.
+    /// The least age, which counts from [`Traits::since_ms`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub older_than: Option<Duration>,
-    /// Less than this old, by Redis's clock.
+    /// The age that a task must not have reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub newer_than: Option<Duration>,
     /// The time to which ages count (ms since the Unix epoch, by Redis's clock). None: now.
@@ -71,7 +70,8 @@ pub struct TaskFilter {
     pub as_of_ms: Option<u64>,
 }
 
-/// The properties of a task that filters look at. Empty text: not known.
+/// The properties of a task that filters look at. Empty text: not known. Times are milliseconds since the
+/// Unix epoch, by Redis's clock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Traits<'t> {
     pub id: &'t str,
@@ -81,8 +81,8 @@ pub(crate) struct Traits<'t> {
     pub consumer: &'t str,
     /// The time that belongs to the state, for example when the task died or is due. None: not known.
     pub at_ms: Option<u64>,
-    /// The time from which its age counts: when its state began, or for a task that is delayed or held when
-    /// it was enqueued. None: not known.
+    /// The time from which the age counts: when the state began; but for a delayed or held task, when it was
+    /// enqueued. None: not known.
     pub since_ms: Option<u64>,
     pub fields: &'t RawFields,
 }
@@ -93,35 +93,32 @@ impl TaskFilter {
         *self == TaskFilter { mask: self.mask.clone(), ..TaskFilter::default() }
     }
 
+    /// Whether a task passes each part of the filter. `now_ms` is by Redis's clock.
     pub(crate) fn takes(&self, task: &Traits, now_ms: u64) -> bool {
         let now_ms = self.as_of_ms.unwrap_or(now_ms);
-        let is_aged = |is: &dyn Fn(Duration) -> bool| {
-            task.since_ms.is_some_and(|since| is(Duration::from_millis(now_ms.saturating_sub(since))))
-        };
-        let has = |text: &str| {
-            let is_in = |(name, value): &(Vec<u8>, Vec<u8>)| {
-                self.mask.shown(name, value).is_some_and(|shown| shown.contains(text))
-            };
-            let in_fields = || task.fields.iter().any(is_in);
-            task.error.contains(text) || task.id.contains(text) || in_fields()
-        };
-        let within = |wanted: &Option<String>, known: &str| {
-            wanted.as_deref().is_none_or(|wanted| known.contains(wanted))
-        };
-        let is =
-            |wanted: &Option<String>, known: &str| wanted.as_deref().is_none_or(|wanted| wanted == known);
-        is(&self.reason, task.reason)
-            && is(&self.id, task.id)
-            && self.error.as_deref().is_none_or(|wanted| occurs(wanted, task.error))
-            && within(&self.version, task.plugin)
-            && within(&self.host, task.consumer)
+        let age = task.since_ms.map(|since| Duration::from_millis(now_ms.saturating_sub(since)));
+        let wants =
+            |wanted: &Option<String>, matches: &dyn Fn(&str) -> bool| wanted.as_deref().is_none_or(matches);
+        wants(&self.reason, &|reason| task.reason == reason)
+            && wants(&self.id, &|id| task.id == id)
+            && wants(&self.error, &|error| occurs(error, task.error))
+            && wants(&self.version, &|version| task.plugin.contains(version))
+            && wants(&self.host, &|host| task.consumer.contains(host))
             && self.from_ms.is_none_or(|from| task.at_ms.is_some_and(|at| at >= from))
             && self.to_ms.is_none_or(|to| task.at_ms.is_some_and(|at| at <= to))
-            && self.older_than.is_none_or(|least| is_aged(&|age| age >= least))
-            && self.newer_than.is_none_or(|most| is_aged(&|age| age < most))
-            && self.text.as_deref().is_none_or(has)
+            && self.older_than.is_none_or(|least| age.is_some_and(|age| age >= least))
+            && self.newer_than.is_none_or(|most| age.is_some_and(|age| age < most))
+            && wants(&self.text, &|text| self.is_shown_in(task, text))
             && (self.conditions.is_empty() || !task.fields.is_empty())
             && self.conditions.iter().all(|condition| condition.holds(task.fields, &self.mask))
+    }
+
+    /// Whether a text occurs in the task's error, its id, or in what is shown of a field's value.
+    fn is_shown_in(&self, task: &Traits, text: &str) -> bool {
+        let is_in_value = |(name, value): &(Vec<u8>, Vec<u8>)| {
+            self.mask.shown(name, value).is_some_and(|shown| shown.contains(text))
+        };
+        task.error.contains(text) || task.id.contains(text) || task.fields.iter().any(is_in_value)
     }
 }
 
@@ -148,34 +145,24 @@ mod tests {
         };
         let text = |text: &str| Some(text.to_owned());
         let none = TaskFilter::default;
+        let reason = |reason: &str| TaskFilter { reason: text(reason), ..none() };
+        let error = |error: &str| TaskFilter { error: text(error), ..none() };
+        let where_all = |texts| TaskFilter { conditions: conditions(texts), ..none() };
+        let older = |seconds| TaskFilter { older_than: Some(Duration::from_secs(seconds)), ..none() };
+        let newer = |seconds| TaskFilter { newer_than: Some(Duration::from_secs(seconds)), ..none() };
         let table = [
-            (
-                TaskFilter { reason: text("rejected"), ..none() },
-                TaskFilter { reason: text("crashed"), ..none() },
-            ),
+            (reason("rejected"), reason("crashed")),
             (TaskFilter { text: text("Ada"), ..none() }, TaskFilter { text: text("Bob"), ..none() }),
-            (
-                TaskFilter { conditions: conditions(&["name=Ada", "name!=Bob"]), ..none() },
-                TaskFilter { conditions: conditions(&["name=Ada", "name!=Ada"]), ..none() },
-            ),
-            (TaskFilter { error: text("page"), ..none() }, TaskFilter { error: text("Ada"), ..none() }),
-            (
-                TaskFilter { error: text("no…page"), ..none() },
-                TaskFilter { error: text("page…no"), ..none() },
-            ),
+            (where_all(&["name=Ada", "name!=Bob"]), where_all(&["name=Ada", "name!=Ada"])),
+            (error("page"), error("Ada")),
+            (error("no…page"), error("page…no")),
             (TaskFilter { version: text("@ab"), ..none() }, TaskFilter { version: text("@cd"), ..none() }),
             (TaskFilter { host: text("box-1"), ..none() }, TaskFilter { host: text("box-2"), ..none() }),
             (TaskFilter { id: text("7"), ..none() }, TaskFilter { id: text("77"), ..none() }),
             (TaskFilter { from_ms: Some(5_000), ..none() }, TaskFilter { from_ms: Some(5_001), ..none() }),
             (TaskFilter { to_ms: Some(5_000), ..none() }, TaskFilter { to_ms: Some(4_999), ..none() }),
-            (
-                TaskFilter { older_than: Some(Duration::from_secs(2)), ..none() },
-                TaskFilter { older_than: Some(Duration::from_secs(3)), ..none() },
-            ),
-            (
-                TaskFilter { newer_than: Some(Duration::from_secs(3)), ..none() },
-                TaskFilter { newer_than: Some(Duration::from_secs(2)), ..none() },
-            ),
+            (older(2), older(3)),
+            (newer(3), newer(2)),
         ];
         assert!(none().is_empty() && none().takes(&task, 7_000));
         for (taking, refusing) in table {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::codec;
 use super::effects::{outbox_fields, outbox_key};
-use super::error::{QueueError, QueueResult};
+use super::error::QueueResult;
 use super::handle::{Queue, millis};
 use super::keys::FlowKeys;
 use super::repeat;
@@ -20,13 +20,13 @@ use super::server::{NEVER_TOO_LARGE, SizeLimits};
 use super::status::{FlowProgress, Status, TaskName, TaskStatus};
 use crate::effects::{ChildResult, EffectError, OutboxTask};
 
-/// How long staged children are kept after the attempt must have ended: outages may delay its settlement.
+/// How long staged children live after the attempt's timeout, because outages may delay its settlement.
 const STAGED: Duration = Duration::from_secs(24 * 3600);
 /// The most children of one call of stage.lua.
 const STAGE_PAGE: usize = 100;
-/// A call takes no more children after this many bytes of them.
+/// A call takes no further child once its children have this many bytes.
 const STAGE_BYTES: usize = 1 << 20;
-/// Results of one read.
+/// How many results one command reads.
 const RESULTS_PAGE: usize = 200;
 
 /// A child of a flow, as the flow knows it.
@@ -47,7 +47,7 @@ impl FlowChild {
 }
 
 impl Queue {
-    /// How far the flow is that ends in the task `id`; none without a flow, or after it has expired.
+    /// How far the flow is that the task `id` joins. None: there is none, or it has expired.
     pub(crate) async fn flow_progress(&self, id: &str) -> QueueResult<Option<FlowProgress>> {
         const WHAT: &str = "read a flow";
         let mut read = redis::cmd("HMGET");
@@ -61,7 +61,7 @@ impl Queue {
         self.shaped(WHAT, progress(reply))
     }
 
-    /// The children on one page of the flow that ends in the task `id`: those that were released, in their
+    /// One page of the children of the flow that the task `id` joins: those that were released, in their
     /// order. Empty after the last page.
     pub(crate) async fn children(&self, id: &str, page: usize) -> QueueResult<Vec<FlowChild>> {
         const WHAT: &str = "read the children of a flow";
@@ -78,8 +78,7 @@ impl Queue {
         for index in page * RESULTS_PAGE..(page + 1) * RESULTS_PAGE {
             read.arg(index).arg(format!("{index}:flows"));
         }
-        let noted = reply::array(self.link.command(WHAT, &read).await?);
-        let noted = noted.and_then(|noted| noted.into_iter().map(reply::optional).collect());
+        let noted = reply::each(self.link.command(WHAT, &read).await?, reply::optional);
         let noted: Vec<Option<String>> = self.shaped(WHAT, noted)?;
         let children = noted.chunks(2).filter_map(|noted| child(noted[0].as_ref()?, noted[1].as_ref()));
         Ok(children.collect())
@@ -90,8 +89,8 @@ impl Queue {
         child.child_of.as_ref()?.strip_prefix(&self.keys.flow("").about)
     }
 
-    /// Keeps children until the commit of their flow. If that never comes, or this fails, a part of them may
-    /// stay until it expires. Calls are repeated until then when Redis does not answer.
+    /// Stages children until the commit of their flow. If the commit never comes, or this call fails, some
+    /// children may stay until they expire. Calls that Redis does not answer are repeated until `until`.
     pub(super) async fn stage(
         &self,
         flow: &FlowKeys,
@@ -100,62 +99,63 @@ impl Queue {
     ) -> QueueResult {
         const WHAT: &str = "keep the children of a flow";
         let largest = children.iter().flat_map(|child| &child.fields).map(|field| field.value.len()).max();
-        let is_large = largest.is_some_and(|bytes| bytes > NEVER_TOO_LARGE);
-        if let Some(bytes) = largest.filter(|_| is_large)
-            && let Some(why) = SizeLimits::of(&self.link).await.refusal(bytes)
-        {
+        let largest = largest.unwrap_or_default();
+        let is_large = largest > NEVER_TOO_LARGE;
+        if is_large && let Some(why) = SizeLimits::of(&self.link).await.refusal(largest) {
             return Err(self.refused(WHAT, &why));
         }
         let lives = millis(self.rules.timeout + STAGED);
-        let mut given = 0;
-        while given < children.len() {
-            let page = page_of(&children[given..]);
+        let mut staged = 0;
+        while staged < children.len() {
+            let page = page_of(&children[staged..]);
+            debug_assert!(!page.is_empty(), "the first child always fits, so the loop ends");
             let call = ScriptCall::new(&script::STAGE).key("children", &flow.children);
-            let call = call.key("flow", &flow.about).arg("lives", lives);
-            let mut call = call.arg("expected", given);
-            for (index, child) in (given..).zip(page) {
-                let Some((target, keys)) = self.target(&child.queue) else { continue };
-                let mut fields = outbox_fields(child);
-                fields.push(codec::raw(codec::FLOW, &format!("{index} {}", flow.about)));
-                let staged = Part::of("child")
-                    .arg("queue", &target.name)
-                    .arg("stream", &keys.stream)
-                    .arg("delayed", &keys.delayed)
-                    .arg("parked", &keys.parked)
-                    .arg("status", keys.task(&child.id))
-                    .arg("marker", keys.marker(outbox_key(child, target).as_deref()))
-                    .arg("id", &child.id)
-                    .arg("delay", millis(child.delay))
-                    .arg("retention", millis(target.retention))
-                    .arg("most", target.max_backlog)
-                    .list(&fields);
-                call = call.part("children", &staged);
+            let mut call = call.key("flow", &flow.about).arg("lives", lives).arg("expected", staged);
+            for (index, child) in (staged..).zip(page) {
+                if let Some(part) = self.child_call(flow, index, child) {
+                    call = call.part("children", &part);
+                }
             }
             let kept = repeat::until(until, &self.link, is_large, || self.link.script(&call)).await?;
-            given += page.len();
-            if self.shaped(WHAT, reply::count(&kept))? != given as u64 {
-                let why = "those that were kept before are gone".to_owned();
-                return Err(QueueError::refused(WHAT, self.link.address(), why));
+            staged += page.len();
+            if self.shaped(WHAT, reply::count(&kept))? != staged as u64 {
+                return Err(self.refused(WHAT, "those that were kept before are gone"));
             }
         }
         Ok(())
+    }
+
+    /// A child as stage.lua takes it; `index` is its place in the flow. None: its queue is not configured any
+    /// more, which the check of the task has excluded.
+    fn child_call(&self, flow: &FlowKeys, index: usize, child: &OutboxTask) -> Option<Part> {
+        let (target, keys) = self.target(&child.queue)?;
+        let mut fields = outbox_fields(child);
+        fields.push(codec::raw(codec::FLOW, &format!("{index} {}", flow.about)));
+        let call = Part::of("child")
+            .arg("queue", &target.name)
+            .arg("stream", &keys.stream)
+            .arg("delayed", &keys.delayed)
+            .arg("parked", &keys.parked)
+            .arg("status", keys.task(&child.id))
+            .arg("marker", keys.marker(outbox_key(child, target).as_deref()))
+            .arg("id", &child.id)
+            .arg("delay", millis(child.delay))
+            .arg("retention", millis(target.retention))
+            .arg("most", target.max_backlog);
+        Some(call.list(&fields))
     }
 
     /// Deletes the staged children of flows that were not committed. Those of other flows stay.
     pub(super) async fn unstage(&self, flows: &[FlowKeys]) -> QueueResult {
-        let calls: Vec<ScriptCall> = flows
-            .iter()
-            .map(|flow| ScriptCall::new(&script::UNSTAGE).key("children", &flow.children))
-            .collect();
-        for deleted in self.link.scripts("delete staged children", &calls).await? {
-            deleted?;
-        }
-        Ok(())
+        let call = |flow: &FlowKeys| ScriptCall::new(&script::UNSTAGE).key("children", &flow.children);
+        let calls: Vec<ScriptCall> = flows.iter().map(call).collect();
+        let replies = self.link.scripts("delete staged children", &calls).await?;
+        replies.into_iter().try_for_each(|reply| reply.map(drop))
     }
 
-    /// The results of a flow, in pages. A child that did not complete has none. They are refused if Redis has
-    /// forgotten the flow, and if they have more bytes than `most`. The sizes are read first, so no more than
-    /// that is held here.
+    /// The results of a flow's children; a child that did not complete has none. They are refused if the flow
+    /// has expired, or if they have more bytes than `most`. Sizes are read first, so that the host never
+    /// holds more than `most` bytes.
     pub(super) async fn results(
         &self,
         flow: &FlowKeys,
@@ -193,12 +193,12 @@ impl Queue {
             let mut found = found.into_iter();
             while let (Some(end), Some(value)) = (found.next(), found.next()) {
                 let end = self.shaped(WHAT, reply::optional(end))?.unwrap_or_default();
+                // The status, the queue and the id.
                 let mut parts = end.splitn(3, ' ').skip(1).map(str::to_owned);
-                let value = (value != redis::Value::Nil).then(|| reply::bytes(value)).transpose();
                 results.push(ChildResult {
                     queue: parts.next().unwrap_or_default(),
                     id: parts.next().unwrap_or_default(),
-                    value: self.shaped(WHAT, value)?,
+                    value: self.shaped(WHAT, reply::optional_bytes(value))?,
                 });
             }
         }

@@ -8,14 +8,14 @@ use super::handle::Queue;
 use super::script::{self, ScriptCall};
 use super::{reply, rights};
 
-/// Keys that a message names.
+/// The most keys that a message names.
 const NAMED: usize = 10;
 
 impl Queue {
     /// Checks the rights to the queue's keys and to all commands, and the types of the keys. Creates the
-    /// group, at the beginning of the stream, and the stream, where they are missing. False when the group
-    /// existed: the entries that it was given before the first host came are noted as history. Fails, and
-    /// creates nothing, where [`QueueError::unfit`] says why.
+    /// group, at the beginning of the stream, and the stream, where they are missing. Returns whether the
+    /// group is new; if not, the entries that it was given before the first host came are noted as history.
+    /// It fails, and creates nothing, if the queue cannot be served ([`QueueError::unfit`]).
     pub async fn ensure_group(&self) -> QueueResult<bool> {
         let samples = rights::samples(&self.rules, &self.keys);
         for keys in self.link.together(&samples) {
@@ -37,18 +37,18 @@ impl Queue {
     async fn denied(&self, samples: &[String]) -> Option<QueueError> {
         let calls: Vec<ScriptCall> = samples.iter().map(|key| reach(std::slice::from_ref(key))).collect();
         let replies = self.link.scripts("look for rights", &calls).await.ok()?;
-        let refused = samples.iter().zip(replies);
-        let refused = refused.filter(|(_, reply)| reply.as_ref().is_err_and(QueueError::is_denied_key));
-        let mut names: Vec<&str> = refused.map(|(key, _)| key.as_str()).collect();
-        let more = names.len().saturating_sub(NAMED);
-        names.truncate(NAMED);
-        let shown = names.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() };
-        (!names.is_empty()).then(|| QueueError::denied_keys(self.link.address(), shown))
+        let is_denied = |reply: &QueueResult<_>| reply.as_ref().is_err_and(QueueError::is_denied_key);
+        let denied = samples.iter().zip(&replies).filter(|(_, reply)| is_denied(reply));
+        let denied: Vec<&str> = denied.map(|(key, _)| key.as_str()).collect();
+        let mut shown = denied[..denied.len().min(NAMED)].join(", ");
+        if denied.len() > NAMED {
+            shown += &format!(" and {} more", denied.len() - NAMED);
+        }
+        (!denied.is_empty()).then(|| QueueError::denied_keys(self.link.address(), shown))
     }
 }
 
+/// A call that Redis refuses if the user may not read and write these keys.
 fn reach(keys: &[impl AsRef<str>]) -> ScriptCall {
-    keys.iter()
-        .map(AsRef::as_ref)
-        .fold(ScriptCall::new(&script::REACH), |call, key: &str| call.key("keys", key))
+    keys.iter().fold(ScriptCall::new(&script::REACH), |call, key| call.key("keys", key.as_ref()))
 }

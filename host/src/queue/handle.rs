@@ -1,4 +1,4 @@
-//! One queue in Redis: its rules, its keys and its connection. The files above add an operation each.
+//! One queue in Redis: its rules, its keys and its connection. Other files of this folder add the operations.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -59,21 +59,20 @@ impl Queue {
         call
     }
 
-    /// Whether Redis answered again only recently, after a silence in which leases may have ended, or refused
-    /// a write only recently. Living hosts have had no time yet to renew their leases, so a task that looks
-    /// abandoned may not be.
+    /// Whether Redis answers, or takes writes, only since a moment ago, after a time in which leases may have
+    /// ended. Living hosts may not have renewed their leases yet, so a task that looks abandoned may not be.
     pub fn is_just_back(&self) -> bool {
         self.is_back_for_less_than(HEARD_AGAIN)
     }
 
-    /// Whether there was a time in which leases may have ended because nobody could renew them, and it has
-    /// been over for less than `time`.
+    /// Whether leases may have ended because no host could renew them, and hosts have been able to renew them
+    /// again for less than `time`.
     pub(super) fn is_back_for_less_than(&self, time: Duration) -> bool {
         let is_long = |back: &Recovery| back.silence >= self.rules.lease / 2;
         self.link.recovery().is_some_and(|back| is_long(&back) && back.since.elapsed() < time)
     }
 
-    /// The error of the call `what`, which Redis refuses for this reason.
+    /// The error of a call `what` that was refused for this reason.
     pub(crate) fn refused(&self, what: &'static str, why: &str) -> QueueError {
         QueueError::refused(what, self.link.address(), why.to_owned())
     }
@@ -90,33 +89,35 @@ pub(super) fn window(rules: &Idempotency) -> String {
     if rules.releases_on_failure { format!("{window}/0") } else { window.to_string() }
 }
 
+/// The words that stand last in each call that may end tasks (`take_told` of lib.lua).
 fn told(rules: &config::QueueRules, keys: &QueueKeys) -> Told {
     let on_end = &rules.on_end;
     let is_told = *on_end != OnEnd::default() || rules.events > 0;
-    let none = keys.stream.as_bytes();
-    let stream = |target: &Option<TargetQueue>| match target {
-        Some(_) if on_end.is_relayed() => keys.out.clone().into(),
-        target => target.as_ref().map_or(none, |target| target.stream.as_bytes()).to_vec(),
-    };
-    let events = if rules.events > 0 { keys.events.as_bytes() } else { none };
-    let mut told = Told::default();
-    if is_told {
-        told.keys =
-            vec![stream(&on_end.completed), stream(&on_end.dead), stream(&on_end.cancelled), events.to_vec()];
-        told.args.push(told_fields(on_end.fields.as_deref()));
-    }
-    let mut kept = if is_told { rules.events.to_string() } else { String::new() };
-    if rules.turns.are_limited() {
-        let limit = rules.turns.tracks.as_ref().map_or_else(String::new, |tracks| tracks.limit.to_string());
-        told.keys.extend(
-            [&keys.owners, &keys.tracks, &keys.delayed, &keys.parked, &keys.limits]
-                .map(|key| key.clone().into()),
-        );
-        told.args.extend([limit.into(), keys.task("").into()]);
-        kept.insert(0, '+');
-    }
+    let (mut told, mut kept) = (Told::default(), String::new());
     if on_end.is_relayed() {
-        kept.insert(0, '>');
+        kept.push('>');
+    }
+    if rules.turns.are_limited() {
+        kept.push('+');
+    }
+    if is_told {
+        // The queue's own stream stands for a stream that is not there.
+        let stream = |target: &Option<TargetQueue>| match target {
+            Some(_) if on_end.is_relayed() => keys.out.clone(),
+            Some(target) => target.stream.clone(),
+            None => keys.stream.clone(),
+        };
+        let events = if rules.events > 0 { &keys.events } else { &keys.stream }.clone();
+        let streams = [stream(&on_end.completed), stream(&on_end.dead), stream(&on_end.cancelled), events];
+        told.keys.extend(streams.map(String::into_bytes));
+        told.args.push(told_fields(on_end.fields.as_deref()));
+        kept += &rules.events.to_string();
+    }
+    if rules.turns.are_limited() {
+        let of_turns = [&keys.owners, &keys.tracks, &keys.delayed, &keys.parked, &keys.limits];
+        told.keys.extend(of_turns.map(|key| key.clone().into()));
+        let limit = rules.turns.tracks.as_ref().map_or_else(String::new, |tracks| tracks.limit.to_string());
+        told.args.extend([limit.into(), keys.task("").into()]);
     }
     told.args.extend([kept.into(), rules.name.clone().into(), flow_partners(&rules.flow_partners)]);
     told
@@ -124,10 +125,9 @@ fn told(rules: &config::QueueRules, keys: &QueueKeys) -> Told {
 
 /// The fields that are told, as lib.lua takes them: the names of a JSON object. None: all fields.
 fn told_fields(names: Option<&[String]>) -> Vec<u8> {
-    let object = |names: &[String]| -> serde_json::Map<_, _> {
-        names.iter().map(|name| (name.clone(), serde_json::Value::Bool(true))).collect()
-    };
-    names.map_or_else(Vec::new, |names| serde_json::Value::Object(object(names)).to_string().into())
+    let Some(names) = names else { return Vec::new() };
+    let named = names.iter().map(|name| (name.clone(), serde_json::Value::Bool(true)));
+    serde_json::Value::Object(named.collect()).to_string().into()
 }
 
 /// The queues that a flow may have in common with this one, as lib.lua takes them. Empty without any.

@@ -1,5 +1,5 @@
-//! The hold of a queue: while something outside is down, no host claims tasks of the queue, but for one that
-//! tries one task at a time.
+//! The hold of a queue: while something outside is down, no host claims tasks of the queue, except that one
+//! host at a time has the probe, and tries one task.
 //!
 //! In: failures for a cause outside, successes, requests for the probe. Out: whether the queue is held, and
 //! from when on a task may be tried.
@@ -16,23 +16,24 @@ use serde::{Deserialize, Serialize};
 
 use super::error::QueueResult;
 use super::handle::{Queue, millis};
-use super::reply;
+use super::reply::{self, UnexpectedShape};
 use super::script::{self, ScriptCall};
 use crate::clock::show_moment;
 use crate::config::HoldRules;
 use crate::config::units::show_duration;
 use crate::task::Task;
 
-/// A service may ask for a wait up to this, if that is longer than the queue's own.
+/// The longest wait for which a service may ask.
 const LONGEST_ASKED: Duration = Duration::from_secs(3600);
-/// A longer cause is cut to this many characters.
+/// A cause is cut to this many characters.
 const MAX_CAUSE_CHARS: usize = 200;
 
 /// The hold of a queue that is held.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct QueueHold {
-    /// When it began, and until when nobody tries a task, in milliseconds since the Unix epoch.
+    /// When it began (ms since the Unix epoch).
     pub since_ms: u64,
+    /// Until when nobody tries a task (ms since the Unix epoch).
     pub until_ms: u64,
     /// The message of the last failure.
     pub cause: String,
@@ -51,7 +52,8 @@ impl QueueHold {
 /// An attempt that failed for a cause outside.
 pub(crate) struct OutageFailure<'t> {
     pub task: &'t Task,
-    /// When the task first failed like this; 0: it did not before, or other tasks failed in the same call.
+    /// When the task first failed like this (ms since the Unix epoch). 0: it did not before, or other tasks
+    /// failed in the same call.
     pub since_ms: u64,
     /// How long the service asks to wait.
     pub asked: Option<Duration>,
@@ -66,9 +68,9 @@ pub(crate) struct OutageCounted {
     pub held: Option<Duration>,
     /// This task alone fails, while others get through.
     pub is_alone: bool,
-    /// Others got through after its first failure.
-    pub is_old: bool,
-    /// Redis's clock.
+    /// Other tasks got through after the first failure of this one.
+    pub others_got_through: bool,
+    /// The time of the call, by Redis's clock (ms since the Unix epoch).
     pub now_ms: u64,
 }
 
@@ -82,7 +84,7 @@ pub(crate) enum ProbeAnswer {
     Granted,
 }
 
-/// The key as the script writes it.
+/// The state of the hold in Redis, as hold.lua writes it.
 #[derive(Deserialize)]
 struct HoldState {
     since: Option<f64>,
@@ -94,7 +96,7 @@ struct HoldState {
     entries: Option<serde::de::IgnoredAny>,
 }
 
-/// The content of the key, as a look has found it.
+/// The content of the state in Redis.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct HoldFound {
     pub hold: Option<QueueHold>,
@@ -102,7 +104,7 @@ pub(crate) struct HoldFound {
     pub is_counting: bool,
 }
 
-/// Reads the value of the key. Anything that the script did not write counts as no hold.
+/// Reads the state in Redis. A value of another form counts as no hold.
 pub(super) fn found(value: &Value, rules: &HoldRules) -> HoldFound {
     let bytes = match value {
         Value::BulkString(bytes) => bytes.as_slice(),
@@ -132,7 +134,7 @@ impl Queue {
     ) -> QueueResult<OutageCounted> {
         let OutageFailure { task, since_ms, asked, cause, is_probe } = failure;
         let Some(call) = self.hold_call("failed", consumer, *is_probe, Duration::ZERO) else {
-            return Ok(OutageCounted { held: None, is_alone: false, is_old: false, now_ms: 0 });
+            return Ok(OutageCounted { held: None, is_alone: false, others_got_through: false, now_ms: 0 });
         };
         let cause: String = cause.chars().take(MAX_CAUSE_CHARS).collect();
         let asked = asked.unwrap_or_default().min(LONGEST_ASKED);
@@ -140,10 +142,10 @@ impl Queue {
         let call = call.arg("id", &task.id).arg("failing_since", since_ms);
         let [state, wait, kind, now_ms] = self.call_hold(call).await?;
         let held = (state > 0).then_some(Duration::from_millis(wait));
-        Ok(OutageCounted { held, is_alone: kind == 1, is_old: kind > 0, now_ms })
+        Ok(OutageCounted { held, is_alone: kind == 1, others_got_through: kind > 0, now_ms })
     }
 
-    /// Notes that an attempt got through. So the row of failures ends; if it was the probe, the hold ends.
+    /// Notes that an attempt got through: the row of failures ends, and with a probe the hold ends.
     pub(crate) async fn end_outage(&self, consumer: &str, is_probe: bool) -> QueueResult {
         let Some(call) = self.hold_call("through", consumer, is_probe, Duration::ZERO) else { return Ok(()) };
         self.call_hold(call).await.map(drop)
@@ -175,6 +177,7 @@ impl Queue {
         self.call_hold(call).await.map(|[_, wait, ..]| Duration::from_millis(wait))
     }
 
+    /// A call of hold.lua without a failure. None: the queue has no rules for holds.
     fn hold_call(&self, what: &str, consumer: &str, is_probe: bool, lease: Duration) -> Option<ScriptCall> {
         let rules = self.rules.hold?;
         let call = ScriptCall::new(&script::HOLD).key("state", &self.keys.hold).arg("what", what);
@@ -182,14 +185,11 @@ impl Queue {
         Some(call.arg("is_probe", u8::from(is_probe)).arg("lease", millis(lease)))
     }
 
+    /// Returns the numbers of the script's reply: the state, the wait, the kind of the failure, the time.
     async fn call_hold(&self, call: ScriptCall) -> QueueResult<[u64; 4]> {
         let reply = self.link.script(&call).await?;
-        let read = |reply| {
-            let [state, wait, is_alone, now] = reply::tuple(reply)?;
-            let count = reply::count;
-            Ok([count(&state)?, count(&wait)?, count(&is_alone)?, count(&now)?])
-        };
-        self.shaped("hold", read(reply))
+        let numbers = reply::each(reply, |number| reply::count(&number));
+        self.shaped("hold", numbers.and_then(|numbers| numbers.try_into().map_err(|_| UnexpectedShape)))
     }
 }
 

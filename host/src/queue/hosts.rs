@@ -1,6 +1,5 @@
-//! Announcements of hosts, for the commands: each running host with its queues and plugin versions.
-//!
-//! A host announces itself every few seconds. Its announcement expires when it stops doing so.
+//! Announcements of hosts, for the commands: each running host with its queues and plugin versions. A host
+//! announces itself every few seconds, and its announcement expires when it does not.
 //!
 //! Not here: what a host announces (`announcer`), and the choice of the hosts that have duties (`duties`).
 
@@ -25,7 +24,7 @@ const EXPIRES: Duration = Duration::from_secs(15);
 pub(crate) const EVERY: Duration = Duration::from_secs(3);
 /// The state of a queue on a host that stops in order.
 pub(crate) const STOPPING: &str = "stopping";
-/// Hosts without an announcement are known for so long.
+/// How long a host is known after its last announcement.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 /// The most hosts in a list.
 const MAX_HOSTS: usize = 1000;
@@ -44,13 +43,13 @@ pub(crate) struct HostInfo {
     #[serde(default)]
     pub config_error: Option<String>,
     pub plugins: Vec<HostPlugin>,
-    /// When it took a change of the configuration file last.
+    /// When it last took over a changed configuration file.
     #[serde(default)]
     pub configured_at: Option<u64>,
     /// Its memory in RAM, in steps of 16 MiB.
     #[serde(default)]
     pub memory: Option<u64>,
-    /// The most memory that it may use: that of the machine, or of its control group.
+    /// The most memory that it may use: all of the machine's, or the limit of its control group.
     #[serde(default)]
     pub memory_most: Option<u64>,
     /// The attempts that it may run at once, of all queues together.
@@ -62,10 +61,10 @@ pub(crate) struct HostInfo {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, ToSchema)]
 pub(crate) struct HostQueue {
     pub name: String,
-    /// Empty: the host does not tell.
+    /// Empty: an older host does not tell.
     #[serde(default)]
     pub stream: String,
-    /// A mark of its rules: hosts with the same mark treat its tasks alike.
+    /// A digest of its rules: hosts with the same one treat its tasks alike.
     #[serde(default)]
     pub rules: String,
     /// The state of the fetch loop, `stopping` or `stalled`.
@@ -102,12 +101,12 @@ pub(crate) struct HostVersion {
     /// `name@digest`, with the first digits.
     pub version: String,
     pub attempts: u64,
-    /// So many of `attempts` did not complete their task.
+    /// The number of `attempts` that did not complete their task.
     pub failures: u64,
 }
 
 impl HostVersion {
-    /// Whether it is this version of this plugin, whose digest is a whole one.
+    /// Whether it is the version of this plugin with this digest, which has all its digits.
     pub(crate) fn is_of(&self, plugin: &str, digest: &str) -> bool {
         self.version
             .rsplit_once('@')
@@ -134,11 +133,11 @@ pub(crate) struct HostPlugin {
     /// SHA-256 of the version that is being compiled and checked.
     #[serde(default)]
     pub compiling: Option<String>,
-    /// Since when; the clock is that of `loaded_at`.
+    /// Since when it is compiled and checked; the clock is that of `loaded_at`.
     #[serde(default)]
     pub compiling_since: Option<u64>,
     pub error: Option<String>,
-    /// When the same file is tried again; the clock is that of `loaded_at`.
+    /// When the file that failed is tried again; the clock is that of `loaded_at`.
     #[serde(default)]
     pub retry_at: Option<u64>,
     /// Milliseconds since the Unix epoch, by the host's clock.
@@ -151,7 +150,7 @@ pub(crate) struct HostPlugin {
     /// The attempts of the version that runs tasks, without those that were deferred or found a service down.
     #[serde(default)]
     pub version_attempts: u64,
-    /// So many of `version_attempts` did not complete their task.
+    /// The number of `version_attempts` that did not complete their task.
     #[serde(default)]
     pub version_failures: u64,
     pub peak_memory: u64,
@@ -163,10 +162,10 @@ pub(crate) struct HostPlugin {
     #[serde(default)]
     pub on_probation: bool,
     /// Whether another version takes over if the one that runs tasks is withdrawn. None: no version runs, or
-    /// the host does not tell.
+    /// an older host does not tell.
     #[serde(default)]
     pub can_go_back: Option<bool>,
-    /// SHA-256 of that version.
+    /// SHA-256 of the version that takes over.
     #[serde(default)]
     pub back_to: Option<String>,
     /// The version took the place of another one within the last hour.
@@ -194,13 +193,13 @@ pub(crate) struct HostChange {
     pub reason: Option<String>,
 }
 
-/// Whether a consumer's name is that of a host: it ends in a process, 12 digits, and perhaps a number, but
-/// not in a UUID. `scripts/places.lua` tells them in the same way.
+/// Whether a consumer's name is that of a host: it ends in the number of a process, 12 hexadecimal digits,
+/// and perhaps a dot and a number, but not in a UUID. `scripts/places.lua` has the same rule.
 pub(crate) fn is_host(consumer: &str) -> bool {
     let name = host_of(consumer);
     let Some((rest, unique)) = name.rsplit_once('-') else { return false };
-    let is_unique = is_hex(unique, 12) && !ends_in_uuid(name);
-    is_unique && rest.rsplit_once('-').is_some_and(|(_, process)| is_number(process))
+    let process = rest.rsplit_once('-').map_or("", |(_, process)| process);
+    is_number(process) && is_hex(unique, 12) && !ends_in_uuid(name)
 }
 
 /// The host to which a consumer belongs: its name without the number of the worker.
@@ -216,7 +215,7 @@ fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Other programs like to name their consumers by a UUID.
+/// Whether a name ends in a UUID, as the names of other programs' consumers often do.
 fn ends_in_uuid(name: &str) -> bool {
     let mut parts = name.rsplit('-');
     let ends = [12, 4, 4, 4].into_iter().all(|digits| parts.next().is_some_and(|part| is_hex(part, digits)));
@@ -226,14 +225,14 @@ fn ends_in_uuid(name: &str) -> bool {
     })
 }
 
-/// Announces a host. `said` is its latest announcement: while nothing changes, only its expiry is renewed.
-pub(crate) async fn announce(link: &Link, host: &HostInfo, said: &mut Option<String>) -> QueueResult {
+/// Announces a host. `last` is its last announcement: while nothing changes, only the expiry is renewed.
+pub(crate) async fn announce(link: &Link, host: &HostInfo, last: &mut Option<String>) -> QueueResult {
     const WHAT: &str = "announce this host";
     let json = serde_json::to_string(host).unwrap_or_default();
     let now = now_ms();
     let (key, expires) = (keys::host(&host.id), ms(EXPIRES));
     let add = script::write(redis::cmd("ZADD").arg(keys::HOSTS).arg(now).arg(&host.id));
-    if said.as_ref() == Some(&json) {
+    if last.as_ref() == Some(&json) {
         let renew = script::write(redis::cmd("PEXPIRE").arg(&key).arg(expires));
         let replies = link.scripts(WHAT, &[renew, add.clone()]).await?;
         let [kept, added] = replies.try_into().map_err(|_| QueueError::unexpected(WHAT, link.address()))?;
@@ -250,7 +249,7 @@ pub(crate) async fn announce(link: &Link, host: &HostInfo, said: &mut Option<Str
         script::write(redis::cmd("ZREMRANGEBYSCORE").arg(keys::HOSTS).arg("-inf").arg(long_ago)),
     ];
     link.scripts(WHAT, &calls).await?.into_iter().try_for_each(|reply| reply.map(drop))?;
-    *said = Some(json);
+    *last = Some(json);
     Ok(())
 }
 
@@ -273,32 +272,39 @@ pub(crate) async fn list_known(link: &Link) -> QueueResult<Vec<HostInfo>> {
     read_all(link, true).await
 }
 
-async fn read_all(link: &Link, may_be_hidden: bool) -> QueueResult<Vec<HostInfo>> {
-    let shape = |_| QueueError::unexpected("list hosts", link.address());
-    let ids = link
-        .command("list hosts", redis::cmd("ZREVRANGE").arg(keys::HOSTS).arg(0).arg(MAX_HOSTS - 1))
-        .await?;
-    let ids = reply::array(ids)
-        .map_err(shape)?
-        .into_iter()
-        .map(reply::text)
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(shape)?;
+async fn read_all(link: &Link, skips_nodes_away: bool) -> QueueResult<Vec<HostInfo>> {
+    const WHAT: &str = "list hosts";
+    let range = redis::cmd("ZREVRANGE").arg(keys::HOSTS).arg(0).arg(MAX_HOSTS - 1).to_owned();
+    let ids = reply::each(link.command(WHAT, &range).await?, reply::text)
+        .map_err(|_| QueueError::unexpected(WHAT, link.address()))?;
     if ids.is_empty() {
         return Ok(Vec::new());
     }
     // In a cluster each announcement has a slot of its own.
-    let asked: Vec<_> = ids.iter().map(|id| redis::cmd("GET").arg(keys::host(id)).to_owned()).collect();
-    let is_hidden = |error: &QueueError| may_be_hidden && link.is_cluster() && error.is_connection();
-    let found = match link.pipeline("list hosts", &asked).await {
-        Err(error) if is_hidden(&error) => Vec::new(),
-        found => found?,
+    let is_skipped = |error: &QueueError| skips_nodes_away && link.is_cluster() && error.is_connection();
+    let mut hosts = Vec::new();
+    let replies = match link.pipeline(WHAT, &about_each(&ids, "GET", keys::host)).await {
+        Err(error) if is_skipped(&error) => return Ok(hosts),
+        replies => replies?,
     };
-    let shown = found.into_iter().filter(|found| !found.as_ref().is_err_and(is_hidden));
-    let texts = shown.collect::<Result<Vec<_>, _>>()?;
-    let texts = texts.into_iter().filter_map(|value| reply::bytes(value).ok());
-    // Another version may have written another form, which is skipped.
-    Ok(texts.filter_map(|text| serde_json::from_slice(&text).ok()).collect())
+    for reply in replies {
+        let announcement = match reply {
+            Err(error) if is_skipped(&error) => continue,
+            reply => reply::bytes(reply?).ok(),
+        };
+        // Another version may have written another form, which is skipped.
+        hosts.extend(announcement.and_then(|json| serde_json::from_slice(&json).ok()));
+    }
+    Ok(hosts)
+}
+
+/// A command for each host, whose key `key` makes of the host's id.
+fn about_each(
+    ids: &[impl AsRef<str>],
+    command: &'static str,
+    key: impl Fn(&str) -> String,
+) -> Vec<redis::Cmd> {
+    ids.iter().map(|id| redis::cmd(command).arg(key(id.as_ref())).to_owned()).collect()
 }
 
 /// A host that is gone, and did not stop in order.
@@ -314,42 +320,43 @@ pub(crate) struct LostHost {
 /// The hosts that have ended within the last hour without withdrawing their announcement.
 pub(crate) async fn lost(link: &Link, now_ms: u64) -> QueueResult<Vec<LostHost>> {
     const WHAT: &str = "look after hosts";
-    let shape = |_| QueueError::unexpected(WHAT, link.address());
     let ask = redis::cmd("ZREVRANGE").arg(keys::HOSTS).arg(0).arg(MAX_HOSTS - 1).arg("WITHSCORES").to_owned();
-    let known = reply::pairs(link.command(WHAT, &ask).await?).map_err(shape)?;
+    let known = reply::pairs(link.command(WHAT, &ask).await?)
+        .map_err(|_| QueueError::unexpected(WHAT, link.address()))?;
     let read = |(id, seen): (Vec<u8>, Vec<u8>)| {
         let seen: f64 = std::str::from_utf8(&seen).ok()?.parse().ok()?;
         Some(LostHost { id: String::from_utf8(id).ok()?, seen_ms: seen as u64, lost_attempts: 0 })
     };
-    let mut known: Vec<LostHost> = known.into_iter().filter_map(read).collect();
-    let asked: Vec<_> =
-        known.iter().map(|host| redis::cmd("EXISTS").arg(keys::host(&host.id)).to_owned()).collect();
-    if asked.is_empty() {
-        return Ok(Vec::new());
-    }
-    let replies = link.pipeline(WHAT, &asked).await?;
-    let mut is_gone = replies.into_iter().map(|reply| matches!(reply, Ok(redis::Value::Int(0))));
-    known.retain(|_| is_gone.next().unwrap_or_default());
+    let mut hosts: Vec<LostHost> = known.into_iter().filter_map(read).collect();
     // The set is tidied when a host announces something new, which may be later.
-    known.retain(|host| host.seen_ms.saturating_add(ms(REMEMBERED)) > now_ms);
-    if known.is_empty() {
-        return Ok(known);
+    hosts.retain(|host| host.seen_ms.saturating_add(ms(REMEMBERED)) > now_ms);
+    if hosts.is_empty() {
+        return Ok(hosts);
     }
-    let asked: Vec<_> =
-        known.iter().map(|host| redis::cmd("GET").arg(keys::lost_attempts(&host.id)).to_owned()).collect();
-    for (host, count) in known.iter_mut().zip(link.pipeline(WHAT, &asked).await?) {
+    let replies = link.pipeline(WHAT, &about_each(&ids_of(&hosts), "EXISTS", keys::host)).await?;
+    let mut is_gone = replies.into_iter().map(|reply| matches!(reply, Ok(redis::Value::Int(0))));
+    hosts.retain(|_| is_gone.next().unwrap_or_default());
+    if hosts.is_empty() {
+        return Ok(hosts);
+    }
+    let counts = link.pipeline(WHAT, &about_each(&ids_of(&hosts), "GET", keys::lost_attempts)).await?;
+    for (host, count) in hosts.iter_mut().zip(counts) {
         host.lost_attempts = count.ok().and_then(|count| reply::text(count).ok()?.parse().ok()).unwrap_or(0);
     }
-    Ok(known)
+    Ok(hosts)
 }
 
-/// Counts attempts that ended with their hosts. Each is named by the consumer that made it.
+fn ids_of(hosts: &[LostHost]) -> Vec<&str> {
+    hosts.iter().map(|host| host.id.as_str()).collect()
+}
+
+/// Counts attempts that ended with their hosts. Each attempt is given by the consumer that made it.
 pub(crate) async fn count_lost(link: &Link, attempts: &[&str]) -> QueueResult {
     let mut counts: HashMap<&str, u64> = HashMap::new();
     for consumer in attempts {
         *counts.entry(host_of(consumer)).or_default() += 1;
     }
-    // In a cluster the hosts have slots of their own, and one that is silent does not hold up the others.
+    // In a cluster each host's count has a slot of its own, so a node that is away holds up no other count.
     let mut calls = Vec::new();
     for (host, count) in counts {
         let key = keys::lost_attempts(host);
@@ -359,8 +366,7 @@ pub(crate) async fn count_lost(link: &Link, attempts: &[&str]) -> QueueResult {
     link.scripts("count lost attempts", &calls).await?.into_iter().try_for_each(|reply| reply.map(drop))
 }
 
-/// How long ago these hosts have announced themselves, in milliseconds. One without an announcement is left
-/// out.
+/// How long ago (ms) these hosts announced themselves. A host without an announcement is left out.
 pub(crate) async fn announced_ago<'h>(
     link: &Link,
     ids: impl IntoIterator<Item = &'h str>,
@@ -369,9 +375,8 @@ pub(crate) async fn announced_ago<'h>(
     if ids.is_empty() {
         return Ok(HashMap::new());
     }
-    let asked: Vec<_> = ids.iter().map(|id| redis::cmd("PTTL").arg(keys::host(id)).to_owned()).collect();
-    let replies = link.pipeline("look after hosts", &asked).await?;
-    // Each announcement sets the whole time anew.
+    let replies = link.pipeline("look after hosts", &about_each(&ids, "PTTL", keys::host)).await?;
+    // Each announcement sets the whole time to live anew.
     let age = |reply: QueueResult<redis::Value>| match reply {
         Ok(redis::Value::Int(left)) => Some(ms(EXPIRES).saturating_sub(u64::try_from(left).ok()?)),
         _ => None,

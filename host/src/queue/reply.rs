@@ -63,6 +63,11 @@ pub(crate) fn text(value: Value) -> Shaped<String> {
     bytes(value).map(|bytes| String::from_utf8(bytes).unwrap_or_else(lossy))
 }
 
+/// Bytes; none for nil.
+pub(crate) fn optional_bytes(value: Value) -> Shaped<Option<Vec<u8>>> {
+    if value == Value::Nil { Ok(None) } else { bytes(value).map(Some) }
+}
+
 /// Text; none for nil.
 pub(crate) fn optional(value: Value) -> Shaped<Option<String>> {
     match value {

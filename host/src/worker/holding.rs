@@ -338,7 +338,7 @@ impl Holding {
         let held = |at_ms, keeps| Charge::Held { at_ms, least, keeps };
         let open = |at_ms| Charge::Below { most: rules.after, at_ms };
         match self.queue.count_outage(&self.consumer, failure).await {
-            Ok(OutageCounted { held: Some(wait), is_alone, is_old, now_ms }) => {
+            Ok(OutageCounted { held: Some(wait), is_alone, others_got_through, now_ms }) => {
                 self.learned.fetch_add(1, Ordering::AcqRel);
                 self.is_counting.store(false, Ordering::Release);
                 self.probe.lock().ask_at = Some(Instant::now() + wait);
@@ -349,7 +349,7 @@ impl Holding {
                 if is_news {
                     wait::request_look(&self.queue.link).await;
                 }
-                if is_alone { open(now_ms) } else { held(now_ms, is_old) }
+                if is_alone { open(now_ms) } else { held(now_ms, others_got_through) }
             }
             // If another attempt has begun the hold meanwhile, its end is not told here.
             Ok(OutageCounted { now_ms, .. }) => {

@@ -65,7 +65,7 @@ pub const CASES: &[Case] = &[
         scenario: an_untold_end_leaves_no_status,
         mutations: &[
             &[("type(added) == 'table' and tonumber(retention) > 0", "type(added) == 'table'")],
-            &[("redis.pcall('HSET', status, 'untold', added.err)", "")],
+            &[("redis.pcall('HSET', ended.status, 'untold', added.err)", "")],
         ],
     },
 ];

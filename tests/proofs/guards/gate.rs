@@ -12,9 +12,9 @@ pub const CASES: &[Case] = &[
         scenario: each_task_has_its_own_answer,
         mutations: &[
             &[("pcall(begin)", "true, begin()")],
-            &[("pcall(beat)", "true, beat()")],
+            &[("try(beat)", "beat()")],
             &[("went and answer or { 0, text_of(answer) }", "went and answer or 0")],
-            &[("out[i] = went and answer or text_of(answer)", "out[i] = went and answer or 0")],
+            &[("return text_of(result)", "return 0")],
         ],
     },
     Case {
@@ -30,9 +30,9 @@ pub const CASES: &[Case] = &[
         what: "a task is lost only if no entry, no status and no other host says otherwise",
         scenario: only_a_lost_task_is_told_to_be_lost,
         mutations: &[
-            &[("if is == nil or exists(entry) then return false end", "")],
-            &[("if is and (known_entry ~= entry or not is_live(is)) then return false end", "")],
-            &[("if not is and tonumber(retention) == 0 then return false end", "")],
+            &[("if state == nil or exists(entry) then return false end", "")],
+            &[("if state and (known_entry ~= entry or not is_live(state)) then return false end", "")],
+            &[("if not state and tonumber(retention) == 0 then return false end", "")],
         ],
     },
     Case {
@@ -66,8 +66,11 @@ pub const CASES: &[Case] = &[
         what: "a crash counts only against a task that ran alone under this entry, with fewer crashes",
         scenario: only_crashes_of_runs_alone_count,
         mutations: &[
-            &[("local has_died = ran == entry and ", "local has_died = ran and ")],
-            &[("tonumber(crashes) > tonumber(before)", "tonumber(crashes) >= tonumber(before)")],
+            &[("local has_died = entry_before == entry and ", "local has_died = entry_before and ")],
+            &[(
+                "tonumber(crashes) > tonumber(crashes_before)",
+                "tonumber(crashes) >= tonumber(crashes_before)",
+            )],
         ],
     },
     Case {
@@ -111,7 +114,7 @@ pub const CASES: &[Case] = &[
         scenario: keys_of_another_type_refuse_a_settlement,
         mutations: &[
             &[("to_wait_for(buries and wrong_type(dead, 'stream')", "to_wait_for(false")],
-            &[("not completes and not buries and wrong_type(delayed, 'zset', parked, 'hash')", "false")],
+            &[("parks and wrong_type(delayed, 'zset', parked, 'hash')", "false")],
         ],
     },
 ];

@@ -56,14 +56,14 @@ pub const CASES: &[Case] = &[
     Case {
         what: "a dead letter is requeued once",
         scenario: a_dead_letter_is_requeued_once,
-        mutations: &[&[("if #redis.call('XRANGE', dead, letter, letter) == 0 then return 0 end", "")]],
+        mutations: &[&[("if not fields_in(dead, letter) then return 0 end", "")]],
     },
     Case {
         what: "a dead letter is not requeued beside another task with its id, or after that has completed",
         scenario: a_dead_letter_waits_for_its_id,
         mutations: &[
-            &[("if is == 'COMPLETED' or runs or", "if is == 'COMPLETED' or")],
-            &[("if is == 'COMPLETED' or runs or", "if runs or")],
+            &[("if state == 'COMPLETED' or runs or", "if state == 'COMPLETED' or")],
+            &[("if state == 'COMPLETED' or runs or", "if runs or")],
         ],
     },
     Case {
@@ -82,7 +82,7 @@ pub const CASES: &[Case] = &[
     Case {
         what: "a task is not cancelled in the place of another whose id looks like its entry",
         scenario: a_cancellation_finds_its_own_task,
-        mutations: &[&[("return there and (value_in(there[2], 'tq-id') or entry) == id", "return there")]],
+        mutations: &[&[("return its and (value_in(its, 'tq-id') or entry) == id", "return its")]],
     },
     Case {
         what: "who cancels what waits leaves a task that a host has taken since",
@@ -104,11 +104,11 @@ pub const CASES: &[Case] = &[
         what: "a hold begins after so many failures, lends one probe, and ends when the probe gets through",
         scenario: holds,
         mutations: &[
-            &[("if not is_known then append(hold.entries, entry) end", "append(hold.entries, entry)")],
+            &[("if not is_counted then append(hold.entries, entry) end", "append(hold.entries, entry)")],
             &[("if left > 0 then return { 1, left, 0, now } end", "")],
             &[("if hold.since and wait() == 0 then", "if hold.since then")],
             &[("if hold.task and not hold.since or is_probe == '1' then", "if true then")],
-            &[("local is_known = is_alone", "local is_known = false")],
+            &[("local is_counted = is_alone", "local is_counted = false")],
             &[("elseif hold.since and hold.prober == consumer then", "elseif hold.since then")],
             &[("  if hold.prober == consumer then\n    hold.last", "  if hold.since then\n    hold.last")],
         ],

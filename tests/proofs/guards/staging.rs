@@ -26,10 +26,10 @@ pub const CASES: &[Case] = &[
         scenario: failures_are_kept_once,
         mutations: &[
             &[("if #old > 0 then redis.call('HDEL', record.key, unpack(old)) end", "")],
-            &[("if one.record then keep(one) end", "")],
+            &[("if one.record then add_record(one) end", "")],
             &[
-                ("(is_free or owned(entry, consumer))", "true"),
-                ("if not is_acked and not is_kept(status, entry) then return 0 end", ""),
+                ("(anyone_may or owned(entry, consumer))", "true"),
+                ("if not is_acked and not has_without_entry(status, entry) then return 0 end", ""),
             ],
         ],
     },

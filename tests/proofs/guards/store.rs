@@ -434,7 +434,7 @@ impl Store {
         keys.push(queue.to_owned());
         let flow = key(queue, &format!("flow:{id}"));
         keys.extend([format!("{flow}:children"), flow].into_iter().rev());
-        self.ending(&script::CANCEL.source, queue, keys, owned(&[id, "", only_waiting, "", ""]))
+        self.ending(&script::CANCEL.source, queue, keys, owned(&[id, "", only_waiting, "", "", ""]))
     }
 
     /// The gate's reply for a task of [`WORK`].

@@ -65,7 +65,7 @@ pub const CASES: &[Case] = &[
         what: "what another program left gets a turn or is held, before anything new is read",
         scenario: a_task_of_another_program_gets_its_turn,
         mutations: &[
-            &[("not tracks.take(id, found[2], field, deliveries)", "false")],
+            &[("not tracks.take(id, fields, field, deliveries)", "false")],
             &[("if is_foreign(history, owner[1]) then return", "if false then return")],
         ],
     },

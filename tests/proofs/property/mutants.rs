@@ -49,14 +49,14 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "settle buries without looking for the owner",
         scripts: &[&script::SETTLE],
-        text: "(is_free or owned(entry, consumer))",
-        instead: "(is_free or buries or owned(entry, consumer))",
+        text: "(anyone_may or owned(entry, consumer))",
+        instead: "(anyone_may or buries or owned(entry, consumer))",
         found: "Overtaken",
     },
     Mutation {
         what: "settle parks without looking for the owner",
         scripts: &[&script::SETTLE],
-        text: "(is_free or owned(entry, consumer))",
+        text: "(anyone_may or owned(entry, consumer))",
         instead: "(not buries or owned(entry, consumer))",
         found: "Overtaken",
     },
@@ -77,15 +77,15 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "settle does not commit the effects",
         scripts: &[&script::SETTLE],
-        text: "for _, effect in ipairs(all) do effect.kind.commit(effect) end",
+        text: "for _, effect in ipairs(one.effects) do effect.kind.commit(effect) end",
         instead: "",
         found: DIFFERS,
     },
     Mutation {
         what: "settle commits the effects of an attempt that others have settled",
         scripts: &[&script::SETTLE],
-        text: "if not is_ours and not is_kept(status, entry) then return 0 end",
-        instead: "for _, effect in ipairs(all) do effect.kind.commit(effect) end",
+        text: "if not is_ours and not has_without_entry(status, entry) then return 0 end",
+        instead: "for _, effect in ipairs(one.effects) do effect.kind.commit(effect) end",
         found: "attempts have",
     },
     Mutation {
@@ -119,8 +119,8 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "settle completes plain attempts that others have settled",
         scripts: &[&script::SETTLE],
-        text: "if refused or (ours and not ours[i]) then",
-        instead: "if refused then",
+        text: "if ours and not ours[i] then return 0 end",
+        instead: "",
         found: "Overtaken",
     },
     Mutation {
@@ -218,8 +218,8 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "promote leaves the fields of the task",
         scripts: &[&script::PROMOTE],
-        text: "redis.call('HDEL', parked, member)\n    -- From now on",
-        instead: "local _ = member\n    -- From now on",
+        text: "redis.call('HDEL', parked, member)\n    note_entry",
+        instead: "local _ = member\n    note_entry",
         found: DIFFERS,
     },
     Mutation {
@@ -232,7 +232,7 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "cancel does not look whether the task has ended",
         scripts: &[&script::CANCEL],
-        text: "if is and not is_live(is) and not is_second_entry and not is_second_delayed then",
+        text: "if state and not is_live(state) and not is_second_entry and not is_second_delayed then",
         instead: "if false then",
         found: DIFFERS,
     },
@@ -295,7 +295,7 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "recover gives entries that are in flight",
         scripts: &[&script::RECOVER],
-        text: "if not skip[p[1]] then",
+        text: "if not skip[id] then",
         instead: "if true then",
         found: DIFFERS,
     },
@@ -309,14 +309,15 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "the heartbeat overlooks that the task was cancelled",
         scripts: &[&script::HEARTBEAT],
-        text: "if is == 'CANCELLED' then return 2 end",
+        text: "if state == 'CANCELLED' then return 2 end",
         instead: "",
         found: "Cancelled",
     },
     Mutation {
         what: "a key is free although its task is there",
         scripts: ALL,
-        text: "if not entry or not is_live(is) or has_place(entry, member, kept_until) then return false end",
+        text: "if not entry or not is_live(state) or has_place(entry, member, kept_until) \
+               then return false end",
         instead: "",
         found: DIFFERS,
     },
@@ -330,7 +331,7 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "promote leaves the former place in the status",
         scripts: &[&script::PROMOTE],
-        text: "redis.call('HSET', status, 'entry', entry)\n      redis.call('HDEL', status, 'parked_as')\n",
+        text: "redis.call('HSET', status, 'entry', entry)\n    redis.call('HDEL', status, 'parked_as')\n",
         instead: "",
         found: DIFFERS,
     },
@@ -365,8 +366,8 @@ pub const MUTATIONS: &[Mutation] = &[
     Mutation {
         what: "settle overlooks that another task has the id",
         scripts: &[&script::SETTLE],
-        text: "local is_another = not completes and is_elsewhere(status, entry, id)",
-        instead: "local is_another = false",
+        text: "local is_second = not completes and is_elsewhere(status, entry, id)",
+        instead: "local is_second = false",
         found: DIFFERS,
     },
     Mutation {
@@ -439,15 +440,15 @@ pub const OF_TURNS: &[Mutation] = &[
     Mutation {
         what: "a retry gives its turn up",
         scripts: &[&script::CLAIM],
-        text: "  if track then\n    -- It comes back",
-        instead: "  if false then\n    -- It comes back",
+        text: "  if track then\n    -- The task comes back",
+        instead: "  if false then\n    -- The task comes back",
         found: "never ended",
     },
     Mutation {
         what: "the end of a task does not pass its turn on",
         scripts: &[&script::SETTLE],
-        text: "turns.limit and not turns.are_kept and failure_of",
-        instead: "false and failure_of",
+        text: "turns.limit and not turns.are_kept and try",
+        instead: "false and try",
         found: "turn-without-task",
     },
     Mutation {
@@ -460,8 +461,8 @@ pub const OF_TURNS: &[Mutation] = &[
     Mutation {
         what: "a worker that lost its lease completes a task",
         scripts: &[&script::SETTLE],
-        text: "local is_free = one.is_owners ~= '1'",
-        instead: "local is_free = completes",
+        text: "local anyone_may = one.is_owners ~= '1'",
+        instead: "local anyone_may = completes",
         found: "and owns it: false",
     },
     Mutation {
@@ -481,8 +482,8 @@ pub const OF_TURNS: &[Mutation] = &[
     Mutation {
         what: "a task that is cancelled while it runs ends at once",
         scripts: &[&script::CANCEL],
-        text: "runs = turns.are_limited and pending_of(entry) and entry",
-        instead: "runs = false",
+        text: "if turns.are_limited and pending_of(entry) then return false, nil, entry end",
+        instead: "",
         found: "",
     },
     Mutation {

@@ -1,5 +1,5 @@
--- Notes how far another consumer's group had come, so that nothing of it runs again; creates the group where
--- it is missing; notes that other groups may lose their entries.
+-- Notes how far another program's consumers had come in a group, so that none of their entries runs again.
+-- Creates the group where it is missing. Notes that other groups may lose their entries.
 --
 -- KEYS  stream, history, adopted
 -- ARGV  group, from (where a group that is missing begins: the entry before its first one; empty: nowhere; $:

@@ -8,7 +8,7 @@
 -- A key of another type in the place of an alias is replaced: the key is tqhost's.
 begin_call()
 local noted = 0
-each_task(function(n)
+each_task(function(i)
   local at, left = enqueued_at ~= '' and enqueued_at or now_text, redis.call('PTTL', alias)
   redis.call('PERSIST', alias)
   local added = redis.pcall('ZADD', alias, at, id)
@@ -18,6 +18,6 @@ each_task(function(n)
   end
   redis.call('ZREMRANGEBYRANK', alias, 0, -most - 1)
   redis.call('PEXPIRE', alias, math.max(left, tonumber(lives)))
-  noted = n
+  noted = i
 end)
 return noted

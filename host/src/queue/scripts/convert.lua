@@ -1,11 +1,11 @@
--- Turns a list at the place of the dead letters into a stream, the oldest item first. Each item becomes an
--- entry with the item as its field `data`.
+-- Turns a list whose key is that of the dead letters into a stream, the oldest item first. Each item becomes
+-- an entry with the item as its field `data`.
 --
 -- KEYS  dead, dead_list (the list while its items become entries)
 -- ARGV  limit, bytes
 -- Returns how many were turned, and how many are left.
 --
--- A producer LPUSHes, so the oldest item is the last one. At any moment an item is in one place.
+-- Producers LPUSH, so the oldest item is the last one. At any moment an item is in one place.
 begin_call()
 local done, size = 0, 0
 limit, bytes = tonumber(limit), tonumber(bytes)

@@ -1,4 +1,4 @@
--- Renews a host's lease of duties, and takes the duties that no living host has.
+-- Renews a host's lease of duties, and gives it the duties that no living host has.
 --
 -- KEYS  holders (duty → host), hosts (by the time when their lease ends)
 -- ARGV  host, lease, duties... (of the queues that this host serves)

@@ -1,4 +1,4 @@
--- How a task of this queue ends, and who is told of it. This file stands behind lib.lua, in front of every
+-- Ends the tasks of this queue, and tells others of it. This file stands behind lib.lua, in front of every
 -- script.
 
 -- Whether bytes are UTF-8, as ids of tasks and names of fields have to be. turns.lua defines it.
@@ -7,16 +7,24 @@ local is_text
 -- The most fields that a task may have (field.rs). Hosts refuse a task with more.
 local MOST_FIELDS = 1000
 
--- Adds a task for the end of a task, with the fields that are told and have room in a task (field.rs). Its
--- trace goes on in the new task, below the span of the last attempt if hosts send spans. Fields that begin
--- with `end.` speak of an earlier end. If the stream cannot take it, the status of the ended task says so, if
--- it is kept. The last two are what the status said before.
-local function tell(status, id, how, attempt, changes, fields, letter, last_error, enqueued_at)
+-- The most bytes of an ended task's result and own fields in the task that tells of its end: a task has
+-- 16 MiB, and 64 KiB of these are for the rest.
+local MOST_TOLD = 16777216 - 65536
+
+-- Adds a task that tells of the end of a task, with its result, and those of its own fields that are told and
+-- have room. `ended` is that of `end_task`, `fields` are those of the ended task, and `before` has what its
+-- status said.
+--
+-- The trace goes on in the new task, below the span of the last attempt if hosts send spans. Fields that
+-- begin with `end.` speak of an earlier end. If the stream cannot take the task, the status of the ended one
+-- says so, if it is kept.
+local function tell(ended, id, fields, before)
+  local how, changes, letter = ended.how, ended.changes, ended.letter
   local reason = letter and value_in(letter, 'tq-reason') or value_in(changes, 'duplicate_of') and 'duplicate'
     or how == 'FAILED' and 'lost' or ''
   if told.fields ~= '' and not told.named then told.named = cjson.decode(told.fields) end
   local span = value_in(changes, 'traceparent') or value_in(letter or fields or {}, 'tq-span')
-  local new, room, result = {}, 16777216 - 65536, value_in(changes, 'result') or ''
+  local new, room, result = {}, MOST_TOLD, value_in(changes, 'result') or ''
   if #result > room then result = '' else room = room - #result end
   for i = 1, fields and #fields <= 7000 and #fields or 0, 2 do
     local name, size = fields[i], string.len(fields[i]) + string.len(fields[i + 1])
@@ -29,21 +37,20 @@ local function tell(status, id, how, attempt, changes, fields, letter, last_erro
     end
   end
   if span then append(new, 'traceparent', span) end
-  if how == 'COMPLETED' then last_error = nil end
-  enqueued_at = value_in(changes, 'enqueued_at') or enqueued_at
-    or value_in(fields or {}, 'tq-enqueued-at') or string.match(id, '^(%d+)%-%d+$')
+  local message = value_in(changes, 'error') or how ~= 'COMPLETED' and before.error or ''
+  local enqueued_at = value_in(changes, 'enqueued_at') or before.enqueued_at
+    or value_in(fields or {}, 'tq-enqueued-at') or string.match(id, '^(%d+)%-%d+$') or ''
   append(new, 'end.id', id, 'end.queue', told.queue, 'end.status', how, 'end.reason', reason,
-    'end.error', value_in(changes, 'error') or last_error or '', 'end.result', result,
-    'end.attempts', attempt or '', 'end.enqueued_at', enqueued_at or '', 'end.finished_at', now_text)
+    'end.error', message, 'end.result', result, 'end.attempts', before.attempt or '',
+    'end.enqueued_at', enqueued_at, 'end.finished_at', now_text)
   if told.are_relayed then
-    -- The id makes sure that the relay enqueues it once. No end of a task has that of another one, in any
-    -- queue.
+    -- The relay enqueues an id once, so each end of a task has an id of its own, whatever the queue.
     local own = redis.sha1hex(stream .. ' ' .. id .. ' ' .. how .. ' ' .. now_text)
     new = { 'by', told.by or '', 'on_end', how, 'tq-id', 'end-' .. own, unpack(new) }
   end
   local added = redis.pcall('XADD', told[how], '*', unpack(new))
   if type(added) == 'table' and tonumber(retention) > 0 then
-    redis.pcall('HSET', status, 'untold', added.err)
+    redis.pcall('HSET', ended.status, 'untold', added.err)
   end
 end
 
@@ -55,19 +62,12 @@ local function join_refusal(status)
   return flow and flows.refusal(flow) or nil
 end
 
--- Takes why a task cannot end now, an error reply or nil. Returns it if the task has to wait: a key of
--- another type can be put right meanwhile. But a client that lacks the rights to a flow would never end the
--- child, so that is noted, and the child ends.
+-- Decides whether a task that cannot end now has to wait. `bad` is the reason, an error reply or nil. A task
+-- waits for a key of another type to be put right: then the function returns `bad`. But a client that lacks
+-- the rights to a flow would never end the child, so the child ends, and `unjoined` keeps the reason.
 local function to_wait_for(bad)
   unjoined = bad and not string.find(bad.err, 'TQTYPE', 1, true) and bad.err
   return not unjoined and bad or nil
-end
-
--- Tells a track or a flow that its task has ended, by calling `work`. Returns the text of an error, or nil.
-local function failure_of(work, ...)
-  local went, failure = pcall(work, ...)
-  if went then return nil end
-  return text_of(failure)
 end
 
 -- Writes the status of a task that ends. `enqueued` is '1' if enqueue.lua has to know it for a while.
@@ -94,35 +94,43 @@ local function write_end(ended, buried, enqueued)
   end
 end
 
--- Tells the track and the flow of a task that it has ended. Since it has, an error does not keep the rest
--- from being done: then its status says what is left (`unfinished`), and the function returns that text.
+-- Tells the track and the flow of a task that it has ended. An error of one of them does not stop the rest,
+-- because the task has ended. Its status then has the error as `unfinished`, and the function returns it.
 local function leave_others(ended, flow)
   local status, id, how, changes = ended.status, ended.id, ended.how, ended.changes
-  local missing = turns.limit and not turns.are_kept and failure_of(tracks.free, id or ended.entry)
-  local uncounted = flow and (unjoined or failure_of(flows.end_child, flow, id, how, changes))
+  local unfinished = turns.limit and not turns.are_kept and try(tracks.free, id or ended.entry)
+  local uncounted = flow and (unjoined or try(flows.end_child, flow, id, how, changes))
   unjoined = nil
   if uncounted then
     -- The doctor reads the child's end from its status.
     set_status(status, 'status', how, 'finished_at', now_text, 'flow', flow, unpack(changes))
     redis.pcall('PEXPIRE', status, math.max(retention, FAILED_FLOW_LIVES))
   end
-  missing = uncounted or missing
-  if missing and redis.pcall('EXISTS', status) == 1 then
-    redis.pcall('HSET', status, 'unfinished', missing)
+  unfinished = uncounted or unfinished
+  if unfinished and redis.pcall('EXISTS', status) == 1 then
+    redis.pcall('HSET', status, 'unfinished', unfinished)
   end
-  return missing
+  return unfinished
 end
 
 -- Ends a task of this queue. No other function does, whatever the outcome and whichever script found it. A
 -- duplicate that never enters its queue is cancelled by `enqueue`.
 --
--- `ended` has these fields: `status`, the key; `marker`, the key that holds the task's idempotency key (the
--- stream: it has none); `id` (false: that of the entry); `how`, which is COMPLETED, FAILED or CANCELLED; and
--- `changes`, the names and values of the other fields of the status that change. The rest may be missing:
--- `entry`, while it exists; or `source`, the list of its fields; `is_untold`, if nobody is told of this end;
--- `letter`, the content of the dead letter; `is_new`, for a task that can have no status yet; `lives`, how
--- long (ms) the idempotency key lives, if not as long as the queue keeps it; and `model`, with a status that
--- another new task got in the same call, if any did, and this task's own changes.
+-- `ended` has these fields:
+--   status     the key of its status
+--   marker     the key that holds the task's idempotency key (the stream: it has none)
+--   id         of the task (false: it is that of the entry)
+--   how        COMPLETED, FAILED or CANCELLED
+--   changes    names and values of the other fields of the status that change
+-- and may have these:
+--   entry      of the task, if it exists
+--   source     the fields of the task, if it has no entry
+--   letter     the content of the dead letter
+--   is_untold  true if nobody is told of this end
+--   is_new     true if the task can have no status yet
+--   lives      how long (ms) the idempotency key lives (nil: as long as the queue keeps it)
+--   model      `status`, that of another new task which ended in this call (nil: none has yet), and
+--              `changes`, in which this task's status differs from it
 --
 -- Returns 1, or 3 if something is left to do for the track or the flow, which the doctor does.
 --
@@ -131,14 +139,13 @@ end
 local function end_task(ended)
   local status, marker, how, changes = ended.status, ended.marker, ended.how, ended.changes
   local id, source, letter = ended.id, ended.source, ended.letter
-  local attempt, last_error, enqueued_at
-  local is_told = not ended.is_untold and (told[how] or told.events)
+  local is_told, before = not ended.is_untold and (told[how] or told.events), nil
   if is_told then
     id = id or ended.entry
-    if ended.entry and told[how] then source = fields_of(ended.entry) end
-    attempt = value_in(changes, 'attempt')
-    if not attempt then
-      attempt, last_error, enqueued_at =
+    if ended.entry and told[how] then source = fields_in(stream, ended.entry) end
+    before = { attempt = value_in(changes, 'attempt') }
+    if not before.attempt then
+      before.attempt, before.error, before.enqueued_at =
         unpack(redis.pcall('HMGET', status, 'attempt', 'error', 'enqueued_at'))
     end
   end
@@ -160,17 +167,18 @@ local function end_task(ended)
   local is_unfinished = leave_others(ended, flow)
   if joins then flows.leave(key_of(status, id, 'flow'), buried) end
   if is_told then
-    if told[how] then tell(status, id, how, attempt, changes, source, letter, last_error, enqueued_at) end
-    note(id, how, 'attempt', attempt or '')
+    if told[how] then tell(ended, id, source, before) end
+    task_event(id, how, 'attempt', before.attempt or '')
   end
   return is_unfinished and 3 or 1
 end
 
--- Whether the user lacks one of these rights: in each list a key, if there is one, and commands on it. To ask
--- leaves no line in Redis's own log.
+-- Whether the user lacks one of these rights. Each is a list of a key and commands on it; without a key it
+-- counts for nothing. Redis logs commands that it denies, but not these questions.
 local function lacks_any(needed)
+  if not redis.acl_check_cmd then return false end
   for _, one in ipairs(needed) do
-    for i = 2, redis.acl_check_cmd and one[1] and #one or 0 do
+    for i = 2, one[1] and #one or 0 do
       if not is_allowed(one[i], one[1]) then return true end
     end
   end
@@ -204,7 +212,7 @@ local function refuses_end(status, id)
 end
 
 -- Ends a task that can never run again, because its entry was deleted. Its idempotency key is free at once:
--- no task has done the work that the key stands for. False if that is not possible now.
+-- no task has done the work that the key stands for. Returns whether the task could be ended.
 local function end_lost(status, marker, id, why)
   if refuses_end(status, id) then return false end
   end_task({

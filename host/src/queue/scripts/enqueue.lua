@@ -15,7 +15,7 @@ local bad = wrong_type(stream, 'stream', delayed, 'zset', parked, 'hash', status
 if bad then return bad end
 if redis.call('EXISTS', status) == 1 then return 0 end
 local first = first_task(marker)
-if first then return holder ~= stream and is_gone(holder, marker, first) and -2 or first end
+if first then return holder ~= stream and end_if_gone(holder, marker, first) and -2 or first end
 if room(most) <= 0 then return -1 end
 accept(here, status, id, tonumber(delay), { unpack(ARGV, fields_at) }, marker)
 return 1

@@ -26,8 +26,9 @@ function flows.partner(name)
   end
 end
 
--- Gives a task the keys of its queue. What was stored with it counts only as far as it agrees, but for the
--- place of a dead letter: its queue may have another one by now, and only hosts write to a flow.
+-- Gives a task the keys of its queue, in place of those that were stored with it. The stored marker counts if
+-- it is a key of this queue. The stored place of dead letters counts, because the queue may have another one
+-- by now, and only hosts write to a flow.
 function flows.with_keys(task, queue, id)
   task.stream, task.delayed, task.parked = queue.stream, queue.delayed, queue.parked
   task.dead, task.group, task.id = task.dead or queue.dead, queue.group, id
@@ -37,7 +38,7 @@ function flows.with_keys(task, queue, id)
   return task
 end
 
--- The queue of the task that joins a flow, and the id of this task. Nil for what is no flow of a partner.
+-- The queue of the task that joins a flow, and the id of this task. Nil if no partner has such a flow.
 local function home_of(flow)
   for _, queue in ipairs(partners()) do
     local prefix = queue.base .. ':flow:'
@@ -53,22 +54,24 @@ function flows.keys_of(flow)
   return flows.with_keys({ marker = known[1], dead = known[2] }, queue, id)
 end
 
--- Reads what is stored of a flow, with the keys of the task that joins it. Returns an empty table for none.
+-- The stored fields of a flow, with the keys of the task that joins it. Empty if there is no such flow.
 function flows.about(flow)
   local queue, id = home_of(flow)
   local known = queue and redis.pcall('HGETALL', flow)
-  return known and not known.err and known[1] and flows.with_keys(named(known), queue, id) or {}
+  if not known or known.err or not known[1] then return {} end
+  return flows.with_keys(named(known), queue, id)
 end
 
--- The index and the flow of a child, from its status. Nil unless the flow knows the child under this index.
+-- The index and the flow of a child. `at` has both, from the child's status. Nil unless the flow knows the
+-- child under this index.
 function flows.of_child(at, id)
   local index, flow = string.match(at or '', '^(%d+) (.+)$')
   if not flow or not home_of(flow) then return nil end
   local noted = redis.pcall('HGET', flow .. ':results', index)
   -- A client may lack the right to the flow. The end of the child then says that the flow does not know it.
   if type(noted) == 'table' and not string.find(noted.err, 'WRONGTYPE', 1, true) then error(noted) end
-  local is_its = type(noted) == 'string' and string.match(noted, '^%u+ (.+)$') == told.queue .. ' ' .. id
-  if is_its then return index, flow end
+  local is_known = type(noted) == 'string' and string.match(noted, '^%u+ (.+)$') == told.queue .. ' ' .. id
+  if is_known then return index, flow end
 end
 
 -- Keeps the state of a flow for a while after the task that joins it has ended. `letter` is the dead letter
@@ -85,7 +88,8 @@ function flows.leave(flow, letter)
   redis.call('PEXPIRE', flow .. ':results', lives)
 end
 
--- Why the end of a child cannot be noted in a flow: an error reply for a key of another type, or nil.
+-- Why the end of a child cannot be noted in a flow, as an error reply: the flow is of no known queue, the
+-- client lacks a right, or a key has another type. Otherwise nil.
 function flows.refusal(flow)
   local queue, id = home_of(flow)
   if not queue then
@@ -103,20 +107,21 @@ function flows.refusal(flow)
   return { err = text_of(bad) }
 end
 
--- Enqueues the task that joins a flow, once: all children have completed. If the flow had failed before,
--- the dead letter of that failure goes; if an operator has taken it away, the task is not enqueued again.
+-- Enqueues the task that joins a flow, whose children have all completed. If the flow had failed before, the
+-- task is in its queue because of that, or dead: the entry or the dead letter is deleted. If an operator has
+-- taken the dead letter away, the task is not enqueued again.
 function flows.release(flow, about)
   local failed, fence = about['failed_as'], nil
   if failed then
-    if #redis.call('XRANGE', about['stream'], failed, failed) > 0 then
+    if fields_in(about['stream'], failed) then
       redis.call('XACK', about['stream'], about['group'], failed)
       redis.call('XDEL', about['stream'], failed)
     else
       local at = about['letter'] or '0-0'
-      local letter = redis.call('XRANGE', about['dead'], at, at)[1]
+      local letter = fields_in(about['dead'], at)
       if not letter then return end
       redis.call('XDEL', about['dead'], at)
-      fence = value_in(letter[2], 'tq-fence')
+      fence = value_in(letter, 'tq-fence')
     end
     redis.call('HDEL', about['status'], 'error', 'finished_at', 'dead', 'entry')
     redis.call('HDEL', flow, 'failed_as', 'letter')
@@ -136,9 +141,9 @@ function flows.release(flow, about)
   end
 end
 
--- Notes the end of a child, which was a task of `queue`, in its flow, under the child's index. The child
--- that completes last releases the task that joins the flow. The first one that ends in another way fails
--- it: then that task is delivered with the error, and its delivery buries it.
+-- Notes in a flow the end of a child, under the child's index. `queue` is the name of the child's queue. The
+-- child that completes last releases the task that joins the flow. The first child that ends in another way
+-- fails the flow: its task is delivered with the error, and the delivery buries the task.
 function flows.join(flow, index, id, how, changes, queue)
   -- The rest of the flow may be megabytes, and only the end that releases or fails it needs that.
   local known = redis.pcall('HMGET', flow, 'left', 'failed_as', 'spans')

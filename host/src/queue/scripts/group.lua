@@ -10,8 +10,8 @@
 -- A group that is created again is given every entry again, so none of them is history. Safe to run again.
 begin_call()
 
--- The commands of all scripts; `commands` are the others. A script that is refused one of them after its
--- first write leaves its task half settled, so a host asks for all of them before it takes a task.
+-- The commands of all scripts; `commands` are those that hosts send. A script that is refused a command after
+-- its first write leaves its task half settled, so a host asks for the rights to all before it takes a task.
 local COMMANDS = [[
   XACK XADD XCLAIM XDEL XGROUP|CREATE XGROUP|DELCONSUMER XGROUP|SETID XINFO|CONSUMERS XINFO|GROUPS
   XINFO|STREAM XLEN XPENDING XRANGE XREADGROUP
@@ -20,6 +20,7 @@ local COMMANDS = [[
   ZRANGE ZRANGEBYLEX ZRANGEBYSCORE ZRANK ZREM ZREMRANGEBYRANK ZREMRANGEBYSCORE ZREVRANGEBYLEX ZSCAN
   ZSCORE
 ]]
+-- Asks Redis about each command with arguments that it takes, on a key of this queue.
 local denied = {}
 local asked = COMMANDS .. table.concat(ARGV, ' ', commands_at)
 for name in string.gmatch(redis.acl_check_cmd and asked or '', '%S+') do

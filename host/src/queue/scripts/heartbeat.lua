@@ -6,8 +6,8 @@
 --   1: the lease is renewed
 --   0: the lease is lost: stop the attempt
 --   2: the task was cancelled: stop the attempt
---   3: the entry was deleted from outside; the attempt may go on
---   4: the entry was deleted, and the task can no longer be settled: stop the attempt
+--   3: somebody deleted the entry; the attempt may go on
+--   4: somebody deleted the entry, and the task can no longer be settled: stop the attempt
 --   the text of an error: its lease is not renewed
 --
 -- XCLAIM tells whether the entry exists without reading its fields, and removes a deleted entry from the
@@ -20,7 +20,7 @@ local lease_end, out = now + lease, {}
 
 local function beat()
   if owned(entry, consumer) then
-    -- Where few tasks may run beside each other, the host settles the task when its handler has stopped.
+    -- In a queue with limits, the host settles a cancelled task when its handler has stopped.
     if turns.are_limited and mark_of(status, entry) == 'here' then return 2 end
     local claimed = redis.call('XCLAIM', stream, group, consumer, 0, entry, 'JUSTID')
     if percent ~= '' then set_status(status, 'progress', percent, 'note', note) end
@@ -29,9 +29,9 @@ local function beat()
     set_status(status, 'status', 'PROCESSING', 'entry', entry, 'consumer', consumer, 'deleted', lease_end)
     return 3
   end
-  local is, known_entry, _, runner, kept_until = place_of(status)
-  if is == 'CANCELLED' then return 2 end
-  if is ~= 'PROCESSING' or known_entry ~= entry then return 0 end
+  local state, known_entry, _, runner, kept_until = place_of(status)
+  if state == 'CANCELLED' then return 2 end
+  if state ~= 'PROCESSING' or known_entry ~= entry then return 0 end
   if runner == consumer and kept_until > 0 then
     redis.call('HSET', status, 'deleted', lease_end)
     return 3
@@ -41,8 +41,5 @@ local function beat()
   return note_lost(status, marker, id, entry, consumer) and 4 or 0
 end
 
-each_task(function(i)
-  local went, answer = pcall(beat)
-  out[i] = went and answer or text_of(answer)
-end)
+each_task(function(i) out[i] = try(beat) end)
 return out

@@ -7,19 +7,25 @@
 --       long, in ms, the service asks to wait), cause, id (of the task), failing_since (ms; 0: it did not
 --       fail like this before)
 --
--- `what` is one of: `failed`, an attempt failed for a cause outside (only this call has a failure);
--- `through`, an attempt got through; `ask`, this consumer asks for the probe; `keep`, it renews the lease of
--- the probe (0: it gives the probe back); `silent`, the probe ended without an answer of the service.
+-- `what` says what has happened:
+--   failed     an attempt failed for a cause outside (only this call has a failure)
+--   through    an attempt got through
+--   ask        this consumer asks for the probe
+--   keep       it renews the lease of the probe (lease 0: it gives the probe back)
+--   silent     the probe ended without an answer of the service
 --
 -- Returns 0: the queue is open, 1: it is held, 2: it is held, and this consumer has the probe; then the ms
 -- until the probe may be asked for; then, after a failure, 1 if this task alone fails while others get
--- through, 2 if it is not alone, but others got through after its first failure; and the time (ms).
+-- through, 2 if others got through after its first failure, but it is not alone, else 0; and the time (ms).
 --
--- Fields of the hold. While the queue is open: `entries`, the failures in a row. While it is held: `since`,
--- `last` (the attempt from which the time counts), `cause`, and the `prober` with the end of its `lease`. In
--- both: `asked`, the time until which the service asks to wait; `through`, when an attempt last got through
--- after failures; `task`, which has failed since then, and `others`, if it was not the only one. All times
--- are in ms.
+-- Fields of the state. All times are in ms:
+--   entries        while the queue is open: the failures in a row
+--   since, cause   while it is held: since when, and why
+--   last           while it is held: the time from which `pause` counts
+--   prober, lease  while it is held: the consumer with the probe, and until when it has the probe
+--   asked          the time until which the service asks to wait
+--   through        when an attempt last got through after failures
+--   task, others   the task that has failed since then, and true if others have, too
 --
 -- A task that fails alone, although others got through after its first failure, is what makes the service
 -- fail: it is not one of the failures that hold the queue. Of several such tasks none is alone, but each
@@ -39,7 +45,9 @@ local function write()
   redis.call('SET', state, cjson.encode(hold), 'PX', DAY)
 end
 
-local is_alone, is_old = false, false
+-- Whether others got through after the first failure of the task that failed now, and whether only this task
+-- fails.
+local others_got_through, is_alone = false, false
 
 -- How long (ms) nobody may try a task.
 local function wait()
@@ -52,13 +60,13 @@ local function count_failure()
   local since = tonumber(failing_since)
   hold.others = hold.others or hold.task and hold.task ~= id or nil
   hold.task = hold.task or id
-  is_old = since > 0 and (hold.through or 0) > since
-  is_alone = is_old and not hold.others
+  others_got_through = since > 0 and (hold.through or 0) > since
+  is_alone = others_got_through and not hold.others
   if not hold.since then
     hold.entries = hold.entries or {}
-    local is_known = is_alone
-    for _, known in ipairs(hold.entries) do is_known = is_known or known == entry end
-    if not is_known then append(hold.entries, entry) end
+    local is_counted = is_alone
+    for _, known in ipairs(hold.entries) do is_counted = is_counted or known == entry end
+    if not is_counted then append(hold.entries, entry) end
     if #hold.entries >= after then
       hold = {
         since = now, last = now, asked = hold.asked, through = hold.through, task = hold.task,
@@ -98,4 +106,4 @@ elseif hold.since and hold.prober == consumer then
   hold.prober, hold.lease = lease > 0 and consumer or nil, lease > 0 and now + lease or nil
   write()
 end
-return { hold.since and 1 or 0, wait(), is_alone and 1 or is_old and 2 or 0, now }
+return { hold.since and 1 or 0, wait(), is_alone and 1 or others_got_through and 2 or 0, now }

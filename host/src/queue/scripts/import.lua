@@ -2,22 +2,19 @@
 --
 -- KEYS  stream, status, dead, kept
 -- ARGV  group, retention, letter (its entry among the kept ones)
--- Returns 1; or 0, and then nothing was written: it is not kept (any more), the status names a dead letter
+-- Returns 1; or 0 when nothing was written: the letter is not kept (any more), the status names a dead letter
 --   that exists, or the task has not ended, is not stopped yet, or has completed.
 --
--- The status is kept for at least a day, also where the queue keeps none, so that the import of a file that
--- has the task, too, finds it.
+-- The status is kept for at least a day, even if the queue keeps none, so that the import of a second file
+-- with this task finds it.
 begin_call()
 local bad = wrong_type(dead, 'stream', kept, 'stream')
 if bad then return bad end
-local found = redis.call('XRANGE', kept, letter, letter)[1]
-if not found then return 0 end
-local fields = found[2]
-local is, noted = unpack(redis.pcall('HMGET', status, 'status', 'dead'))
-if noted and string.match(noted, '^%d+%-%d+$') and #redis.call('XRANGE', dead, noted, noted) > 0 then
-  return 0
-end
-if is_live(is) or is == 'COMPLETED' or mark_of(status, '') == 'elsewhere' then return 0 end
+local fields = fields_in(kept, letter)
+if not fields then return 0 end
+local state, noted = unpack(redis.pcall('HMGET', status, 'status', 'dead'))
+if noted and is_entry_id(noted) and fields_in(dead, noted) then return 0 end
+if is_live(state) or state == 'COMPLETED' or mark_of(status, '') == 'elsewhere' then return 0 end
 local entry = redis.call('XADD', dead, '*', unpack(fields))
 redis.call('XDEL', kept, letter)
 set_status(status, 'status', 'FAILED', 'dead', entry, 'attempt', value_in(fields, 'tq-attempts') or '1',

@@ -3,46 +3,55 @@
 -- A script names its keys and arguments in its head, behind KEYS and ARGV. The text in parentheses explains
 -- them. A name with `...` stands for any number of words, and one with `[]` for a list that begins with its
 -- length. The host makes variables of these names, and names them when it builds the call (queue/layout.rs).
--- The first ones below are known to all functions that scripts share, and nil in a script without them. The
--- others mean the same in all scripts:
+--
+-- The functions that scripts share know the names under KEYS and ARGV below. In a script that does not name
+-- one of them, it is nil. These other names mean the same in every script:
 --   history      group → the last entry that it was given before tqhost came (0-0: tqhost made the group)
 --   adopted      another group → when an operator confirmed that its entries may be deleted
---   marker       holds the idempotency key of a task (the stream: it has none)
---   holder       the status of the task that has this key (the stream: it is not known)
+--   marker       the key that holds the idempotency key of a task (the stream: it has none)
+--   holder       the status of the task that has this idempotency key (the stream: it is not known)
 --   list         the list that the queue reads (the stream: none)
 --   lease, enqueued_at    in ms
---   from, limit, bytes    the first id to look at ('-' at first), how many to look at, and the bytes beyond
---                which no more are looked at (at least one is)
+--   from, limit, bytes    the first id to look at ('-' at first), the most to look at, and the bytes after
+--                which nothing further is looked at (one is in any case)
 --   field, alias          the fields with a task's track (empty: all are in one) and its alias (empty: none)
 --   fields       names and values
 --   mends        1: what is wrong is mended
 --
 -- KEYS  stream, delayed (the delayed tasks by the time when they are due), parked (their fields), dead (the
 --       dead letters)
--- ARGV  group, retention (how long, in ms, the queue keeps the status of an ended task), window (and its
---       idempotency key; `A/B`: A that of a completed task, B that of another one)
+-- ARGV  group, retention (how long, in ms, the queue keeps the status of an ended task), window (how long, in
+--       ms, it keeps the idempotency key of an ended task; `A/B`: A if it completed, otherwise B)
 
--- The keys of this queue; an attempt may enqueue to another one.
+-- The keys of this queue. `put` and `accept` take such a table, because an attempt may enqueue to another
+-- queue.
 local here
 
--- Redis's clock: the reply to TIME; the same in milliseconds; and that as text, because writing a number as
--- text is expensive.
+-- Redis's clock: the reply to TIME; the milliseconds since the Unix epoch; and these as text, because writing
+-- a number as text is expensive.
 local clock, now, now_text
 
--- The streams that are told of ends: by outcome the one that gets a task for each end, and `events`, which
--- keeps about `kept` entries. Each is nil where there is none. `queue` is this queue's name, `fields` says
--- which of its own fields a task tells, and `by` is the consumer whose attempts settle.lua settles.
+-- The streams that are told of the ends of tasks, and what else an end needs (`take_told`):
+--   COMPLETED, FAILED, CANCELLED    the stream that gets a task for each end of this kind (nil: none)
+--   events, kept      the stream of events (nil: none), and about how many of them it keeps
+--   fields            which fields of its own an ended task tells, as JSON (empty: all)
+--   are_relayed       whether the first three are one stream, of tasks for queues in other slots
+--   queue             the name of this queue
+--   flows             the queues whose tasks may be in a flow with those of this queue, as JSON (empty: none)
+--   by                in settle.lua, the consumer that settles
 local told
 
--- The limits on which tasks of the queue run beside each other; empty in most queues. `are_limited` is true
--- where there are some; `limit` is how many tasks of one track may run (nil without tracks), and the rest are
--- the keys for turns.lua. A script that sets `are_kept` lets tasks keep their turns when it ends them.
+-- The limits on which tasks of the queue run beside each other (`take_told`); empty in most queues:
+--   are_limited       true where there are some
+--   limit             how many tasks of one track may run (nil: there are no tracks)
+--   owners, tracks, delayed, parked, statuses    keys, and the prefix of keys, for turns.lua
+--   are_kept          true in a script that lets tasks keep their turns when it ends them
 local turns
 
--- Why this client cannot note the end of the next child in its flow, if it ends all the same.
+-- Why the next child that ends cannot be noted in its flow, if it may end all the same (`to_wait_for`).
 local unjoined
 
--- The note of the entry that the group was given last before tqhost came; nil before it is read.
+-- The value of `history` for the group; nil before it is read (`is_foreign`).
 local before_tqhost
 
 -- In a cluster a call of several keys ends with a key that never exists: while a slot moves, Redis refuses to
@@ -74,15 +83,15 @@ local function lowered(limit, limits)
   return most and most >= 1 and math.min(limit, math.floor(most)) or limit
 end
 
--- Takes what a script that may end tasks gets behind its own keys and arguments:
--- KEYS  the streams that are told of completed, dead and cancelled tasks, and the events (this stream: none)
---       · in a queue with such limits: owners, tracks, delayed, parked, and the limits of an operator
--- ARGV  the names of the fields that are told, as the names of a JSON object (empty: all) · how many tasks of
---       one track may run (empty: no tracks) · the prefix of the keys of statuses · how many events are kept
---       (empty: nobody is told, and neither the names nor the first keys are given), with a plus in front in
---       a queue with such limits, whose keys and arguments are not given otherwise, and with `>` in front of
---       all if the first keys are that of tasks for other slots · the queue's name · the queues whose tasks
---       may be in a flow with those of this queue, as JSON (empty: none)
+-- Takes the words that stand last in a call that may end tasks (`Told` in script.rs):
+--   keys: if somebody is told, the streams for completed, dead and cancelled tasks, and of events (this
+--       stream in the place of one that is not there) · if there are limits, the keys of owners, tracks,
+--       delayed and parked tasks, and of an operator's limits
+--   arguments: if somebody is told, the names of the fields to tell, as those of a JSON object (empty: all) ·
+--       if there are limits, how many tasks of one track may run (empty: no tracks), and the prefix of the
+--       keys of statuses · how many events are kept (empty: nobody is told), behind `>` if the first keys are
+--       of tasks for other slots, and then behind `+` if there are limits · the queue's name · the queues of
+--       its flows
 local function take_told()
   told.flows = table.remove(ARGV)
   told.queue = table.remove(ARGV)
@@ -113,7 +122,7 @@ end
 -- The text of an error that pcall caught.
 local function text_of(caught) return type(caught) == 'table' and caught.err or tostring(caught) end
 
--- Calls a function. Returns what it returns, or the text of its error.
+-- Calls a function. Returns its first result (nil: it has none), or the text of its error.
 local function try(work, ...)
   local went, result = pcall(work, ...)
   if went then return result end
@@ -143,8 +152,19 @@ local function key_of(status, id, what)
   return string.sub(status, 1, -#id - 7) .. ':' .. what .. ':' .. id
 end
 
+-- The fields of an entry of a stream, or nil if there is no such entry.
+local function fields_in(key, entry)
+  local found = redis.call('XRANGE', key, entry, entry)[1]
+  return found and found[2]
+end
+
 local function exists(entry)
-  return #redis.call('XRANGE', stream, entry, entry) > 0
+  return fields_in(stream, entry) ~= nil
+end
+
+-- Whether a text has the form of an entry's id.
+local function is_entry_id(text)
+  return string.match(text, '^%d+%-%d+$') ~= nil
 end
 
 -- The record of a pending entry: { id, consumer, idle ms, deliveries }. Nil: there is none, or no group.
@@ -160,14 +180,9 @@ local function owned(entry, consumer)
   return pending and pending[2] == consumer
 end
 
-local function fields_of(entry)
-  local found = redis.call('XRANGE', stream, entry, entry)[1]
-  return found and found[2]
-end
-
--- Settles an entry, and gives its fields if somebody is told of them.
+-- Acknowledges and deletes an entry. Returns its fields if the task of a cancelled task needs them.
 local function drop(entry)
-  local fields = told.CANCELLED and fields_of(entry)
+  local fields = told.CANCELLED and fields_in(stream, entry)
   redis.call('XACK', stream, group, entry)
   redis.call('XDEL', stream, entry)
   return fields or nil
@@ -178,24 +193,24 @@ local function add_event(...)
   if told.events then redis.pcall('XADD', told.events, 'MAXLEN', '~', told.kept, '*', ...) end
 end
 
--- Notes that a task has ended or has moved.
-local function note(id, status, ...)
+-- Adds an event: a task has ended or has moved.
+local function task_event(id, status, ...)
   add_event('id', id, 'status', status, ...)
 end
 
--- How many more tasks may wait or run, if `most` may.
+-- How many more tasks may wait or run in this queue, if `most` may in all.
 local function room(most)
   return tonumber(most) - redis.call('XLEN', stream) - redis.call('ZCARD', delayed)
 end
 
--- How long (ms) the idempotency key of a task that ended like this is kept.
+-- How long (ms) an idempotency key is kept after its task has ended as COMPLETED, FAILED or CANCELLED.
 local function window_after(how)
   local completed, others = string.match(window, '^(%d+)/(%d+)$')
   return completed and (how == 'COMPLETED' and completed or others) or window
 end
 
--- Puts a task into the stream of a queue, or among its delayed ones as `member` if it is due later. Returns
--- the field of its status that names the place, and its value.
+-- Puts a task into the stream of a queue, or as `member` among its delayed tasks if it is due later. Returns
+-- the name and the value of the field by which its status tells the place.
 local function put(queue, fields, due, member)
   if due <= now then return 'entry', redis.call('XADD', queue.stream, '*', unpack(fields)) end
   redis.call('ZADD', queue.delayed, due, member)
@@ -212,22 +227,22 @@ local function set_status(key, ...)
   end
 end
 
--- Takes away these fields of a status, what it says of an earlier end, and its time to live.
+-- Deletes from a status these fields and those of an earlier end. The status does not expire any more.
 local function forget_end(status, ...)
   redis.pcall('HDEL', status, 'finished_at', 'result', 'dead', 'duplicate_of', 'cancel', 'stops',
     'cancelled', 'produced', 'unfinished', ...)
   redis.call('PERSIST', status)
 end
 
--- The id of the task that has an idempotency key, or nil. `marker` is the stream of the queue (if it is not
--- this one: `other`) when there is no key. A value of another type counts as no marker.
-local function first_task(marker, other)
-  local found = marker ~= (other or stream) and redis.pcall('GET', marker)
+-- The id of the task that has an idempotency key, or nil. `own_stream` is that of the marker's queue, if that
+-- is another one: as a marker it means that there is no key. A value of another type counts as no marker.
+local function first_task(marker, own_stream)
+  local found = marker ~= (own_stream or stream) and redis.pcall('GET', marker)
   return type(found) == 'string' and found or nil
 end
 
 -- Accepts a new task into a queue. `marker` is the key that is to hold its idempotency key (the stream of the
--- queue: it has none). A key that another task has stays with that one, and the delivery of the new task
+-- queue: it has none). If another task has the idempotency key, it keeps it, and the delivery of the new task
 -- decides which of them runs.
 local function accept(queue, status, id, delay, fields, marker)
   append(fields, 'tq-enqueued-at', now)
@@ -241,10 +256,12 @@ local function accept(queue, status, id, delay, fields, marker)
 end
 
 -- Enqueues a task that another task asked for: one of its outbox, a child of its flow, or the task that joins
--- the flow. If its key belongs to a task that ended within the window, it is cancelled as a duplicate at
--- once, and the function gives the changes of its status. It never enters its queue, which may be another one
--- than this script's, so its end is not one for `end_task`, and nobody is told of it. A living task with the
--- key may turn out to be lost, which begin.lua finds out at the delivery of the new one.
+-- the flow. If its idempotency key belongs to a task that ended within the window, the new task is cancelled
+-- as a duplicate at once, and the function returns the changes of its status; otherwise nil.
+--
+-- A duplicate never enters its queue, which may be another one than this script's. So its end is not one for
+-- `end_task`, and nobody is told of it. If the task that has the key is alive, it may turn out to be lost;
+-- begin.lua finds that out at the delivery of the new task.
 local function enqueue(new)
   local first = first_task(new.marker, new.stream)
   if not first or first == new.id or redis.call('PTTL', new.marker) < 0 then
@@ -259,7 +276,7 @@ local function enqueue(new)
   return changes
 end
 
--- Keeps the fields of a dead letter for a while.
+-- Adds a dead letter to the stream of a job, all of which then lives for `lives` ms.
 local function keep(kept, lives, fields)
   redis.call('XADD', kept, '*', unpack(fields))
   redis.call('PEXPIRE', kept, lives)
@@ -269,41 +286,39 @@ local function is_live(status)
   return status == 'PENDING' or status == 'PROCESSING'
 end
 
--- Whether a host wrote an entry, as the status of its task says: it names this entry, and begin.lua was not
--- the first to name it. The status of a much older host names no place at all. Somebody may have deleted the
--- status of a task that joins a flow, which only hosts make.
+-- Whether a host wrote an entry, and not a producer. The status of its task tells: it names this entry, and
+-- begin.lua was not the first to name it. A status that names no place at all is of a much older host, and
+-- counts, too. A task without a status counts if it joins a flow, because only hosts make those.
 local function is_of_host(status, id, entry)
   local known = redis.pcall('HMGET', status, 'status', 'entry', 'parked_as', 'produced')
   if known.err then return false end
-  if not known[1] then return redis.pcall('HEXISTS', key_of(status, id, 'flow'), 'left') == 1 end
-  if not is_live(known[1]) or known[4] == entry then return false end
-  return known[2] == entry or not known[2] and not known[3]
+  local state, known_entry, member, produced = unpack(known)
+  if not state then return redis.pcall('HEXISTS', key_of(status, id, 'flow'), 'left') == 1 end
+  if not is_live(state) or produced == entry then return false end
+  return known_entry == entry or not known_entry and not member
 end
 
--- Takes from the fields of an entry the reserved ones that only hosts write, unless a host wrote this entry.
+-- Removes from the fields of an entry the reserved ones that only hosts write, unless a host wrote the entry.
 -- `status` is that of its task. The flow of a child stays, since a flow knows its children; and so does an
 -- attempt that is no number, so that the delivery buries the task as malformed.
 local function keep_trusted(fields, status, id, entry)
-  local kept, is_known = 0, nil
+  local kept, by_host = 0, nil
   for i = 1, #fields, 2 do
-    local name = fields[i]
-    local is_trusted = string.sub(name, 1, 3) ~= 'tq-' or name == 'tq-id' or name == 'tq-key'
-      or name == 'tq-delay-ms' or name == 'tq-flow' or name == 'tq-attempt' and not tonumber(fields[i + 1])
-    if not is_trusted then
-      if is_known == nil then is_known = is_of_host(status, id, entry) end
-      is_trusted = is_known
-    end
-    if is_trusted then
-      fields[kept + 1], fields[kept + 2] = name, fields[i + 1]
+    local name, value = fields[i], fields[i + 1]
+    local may_stay = string.sub(name, 1, 3) ~= 'tq-' or name == 'tq-id' or name == 'tq-key'
+      or name == 'tq-delay-ms' or name == 'tq-flow' or name == 'tq-attempt' and not tonumber(value)
+    if not may_stay and by_host == nil then by_host = is_of_host(status, id, entry) end
+    if may_stay or by_host then
+      fields[kept + 1], fields[kept + 2] = name, value
       kept = kept + 2
     end
   end
   for i = #fields, kept + 1, -1 do fields[i] = nil end
 end
 
--- Whether cancel.lua marked the task because it could not end it: 'here' if the run under this entry is to be
--- stopped, or if no entry was known; 'elsewhere' while another run under its id is to be stopped; else nil.
--- The script that finds its mark ends the task.
+-- The mark that cancel.lua left because it could not end the task; the script that finds the mark ends it.
+-- 'here': the run under this entry is to be stopped, or cancel.lua knew no entry. 'elsewhere': a run of this
+-- id under another entry is to be stopped, and has not been yet. Nil: there is no mark.
 local function mark_of(status, entry)
   local mark, stops = unpack(redis.pcall('HMGET', status, 'cancel', 'stops'))
   if mark ~= '1' then return nil end
@@ -311,9 +326,9 @@ local function mark_of(status, entry)
   return (exists(stops) or pending_of(stops)) and 'elsewhere' or nil
 end
 
--- Whether the user may run a command with these arguments. Newer servers answer only if there are as many as
--- the command demands, and raise an error otherwise; so this adds arguments until there is an answer. The
--- last try is for a command that takes none.
+-- Whether the user may run a command with these arguments. Newer servers raise an error unless the command
+-- has as many arguments as it demands, so more are added until there is an answer. The last try is for a
+-- command that takes none.
 local function is_allowed(command, ...)
   local args = { ... }
   for _ = 1, 6 do
@@ -324,7 +339,7 @@ local function is_allowed(command, ...)
   return redis.acl_check_cmd(command)
 end
 
--- Turns a list of names and values, as XINFO gives them, into a table by name.
+-- Turns a list of names and values, as in a reply of XINFO, into a table by name.
 local function named(list)
   local about = {}
   for i = 1, #list, 2 do about[list[i]] = list[i + 1] end
@@ -332,7 +347,7 @@ local function named(list)
 end
 
 -- How long (ms) a flow is kept after its last task has died, so that a requeueing can heal it: 30 days. It is
--- not kept for as long as the dead letter, because whoever deletes that need not know of the flow.
+-- not kept for as long as the dead letter, because the dead letter can be deleted without the flow.
 local FAILED_FLOW_LIVES = 2592000000
 
 -- The functions for flows (flows.lua) and for tracks (turns.lua).
@@ -340,15 +355,15 @@ local flows, tracks = {}, {}
 
 -- Whether a task is held by the flow that it joins: it is in no other place before the flow releases it.
 local function is_held(status, id)
-  local is, entry, member, joins =
+  local state, entry, member, joins =
     unpack(redis.pcall('HMGET', status, 'status', 'entry', 'parked_as', 'joins'))
-  if is ~= 'PENDING' or entry or member or not joins then return false end
+  if state ~= 'PENDING' or entry or member or not joins then return false end
   return redis.pcall('HEXISTS', key_of(status, id, 'flow'), 'left') == 1
 end
 
--- Adds to the fields of an entry that is to come again under another id what only its own id told, and gives
--- when it was enqueued (ms). A producer that gave a task its id may give it to another task, and a host would
--- give one only once; so such a task still waits for its first attempt, and may expire.
+-- Prepares the fields of an entry for a new entry. Adds what only the old entry's id told: the id of the task
+-- and when it was enqueued (ms), which the function returns. A task whose producer chose its id still waits
+-- for its first attempt, which `tq-attempt` and `tq-due-at` say, so that it may expire.
 local function keep_origin(fields, id, entry)
   local has_id, enqueued_at = value_in(fields, 'tq-id'), value_in(fields, 'tq-enqueued-at')
   if not enqueued_at then

@@ -5,8 +5,8 @@
 --       beginning), member (of this task), count
 -- Returns for each { member, due time, its fields (none where they cannot be read) }. Writes nothing.
 --
--- Where the task has left meanwhile, the list goes on with the first task of its due time, so a task may come
--- twice, and none is left out.
+-- If the task is not delayed any more, the list goes on with the first task of its due time, so a task may
+-- come twice, and none is left out.
 begin_call()
 local first = is_held == '1' and redis.call('ZCOUNT', delayed, '-inf', '(' .. HELD) or 0
 if due ~= '' then

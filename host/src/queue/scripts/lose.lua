@@ -2,8 +2,8 @@
 --
 -- KEYS  stream, status (of the task that had the entry's id), marker (that this status names)
 -- ARGV  group, retention, window, entry
--- Returns 1 when it was ended, else 0. A task with an id of its own cannot be found by its entry; a task that
---   was never begun has no status before this.
+-- Returns 1 when the task was ended, else 0. A task whose producer chose its id cannot be found by its entry.
+-- A task that was never begun gets its first status here.
 begin_call()
 take_told()
 return note_lost(status, marker, entry, entry) and 1 or 0

@@ -4,8 +4,8 @@
 -- KEYS  stream, delayed, lists... (the most urgent one first)
 -- ARGV  group, limit, most (tasks that may wait or run), items (their form, as the configuration names it),
 --       ahead (how many entries may wait in the stream until a host is given them; 0: any number), bytes
--- Returns how many were moved. At any moment an item is in the list or in the stream.
--- A full queue takes nothing.
+-- Returns how many were moved. At any moment an item is in the list or in the stream. A full queue takes
+-- nothing.
 --
 -- An id that Celery or Sidekiq gave a task is its id here. Hosts read the rest of an item, and bury one that
 -- cannot be read.
@@ -21,7 +21,8 @@ local function id_in(item)
   return type(id) == 'string' and id ~= '' and #id <= 256 and id or nil
 end
 
--- How many entries no host was given yet. A consumer before tqhost may have left some that it acknowledged.
+-- How many entries no host was given yet: at most those that are not pending. A consumer before tqhost may
+-- have left some of these that it acknowledged, which Redis's own count (`lag`) leaves out.
 local function unread()
   local pending = redis.pcall('XPENDING', stream, group)
   local most = redis.call('XLEN', stream) - (pending[1] or 0)

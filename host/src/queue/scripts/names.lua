@@ -1,5 +1,5 @@
--- Lists a page of a stream: the ids of its entries, and which of them have fields of tqhost. The fields stay
--- in Redis.
+-- Lists a page of a stream: the ids of its entries, and which of them have fields of tqhost. The reply has no
+-- fields.
 --
 -- KEYS  stream
 -- ARGV  from (the id to begin at), to (the id to end at), command (XRANGE or XREVRANGE), most (how many),
@@ -9,7 +9,8 @@ begin_call()
 local out, size = {}, 0
 most, bytes = tonumber(most), tonumber(bytes)
 
-local function is_reserved(fields)
+-- 1 if one of the fields is of tqhost, else 0.
+local function has_reserved(fields)
   for i = 1, #fields, 2 do
     if string.sub(fields[i], 1, 3) == 'tq-' then return 1 end
   end
@@ -20,7 +21,7 @@ while #out < most and size <= bytes do
   local found = redis.call(command, stream, from, to, 'COUNT', math.min(most - #out, 10))
   for _, entry in ipairs(found) do
     size = size + size_of(entry[2])
-    append(out, { entry[1], is_reserved(entry[2]) })
+    append(out, { entry[1], has_reserved(entry[2]) })
   end
   if #found == 0 then break end
   from = '(' .. found[#found][1]

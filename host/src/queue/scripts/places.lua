@@ -1,15 +1,16 @@
 -- Where a task is, and what became of it if it is nowhere. This file stands behind ends.lua, in front of
 -- every script.
 
--- Reads from a task's status where it is: the status, the entry, the member among the delayed tasks, the
--- consumer, and how long (a time in ms, or 0) its host may run it without its entry, which was deleted:
--- heartbeat.lua notes that. All but the last are nil when the key has another type.
+-- Reads from a task's status where the task is. Returns the status, the entry, the member of the delayed
+-- tasks, the consumer, and until when (ms) this consumer may run the task although its entry was deleted, as
+-- heartbeat.lua notes (0: it may not). All but the last are nil when the key has another type.
 local function place_of(status)
   local known = redis.pcall('HMGET', status, 'status', 'entry', 'parked_as', 'consumer', 'deleted')
   return known[1], known[2], known[3], known[4], tonumber(known[5]) or 0
 end
 
--- Whether a task that has not ended is under this entry: it waits or runs there, or runs without the entry.
+-- Whether a task that has not ended is under this entry: it waits or runs there, or it runs although the
+-- entry was deleted.
 local function is_there(entry, kept_until)
   return exists(entry) or pending_of(entry) ~= nil or kept_until > now
 end
@@ -21,41 +22,40 @@ local function has_place(entry, member, kept_until)
 end
 
 -- Ends a task whose entry was deleted, unless the task has ended, waits in another place, or still runs at
--- a consumer other than `consumer`. True when it was ended. A task that was never begun may have no status;
--- where the queue keeps no statuses, a task without one may have ended.
+-- a consumer other than `consumer` (nil: at any). Returns whether it was ended. A task that was never begun
+-- may have no status; where the queue keeps no statuses, a task without one may have ended.
 local function note_lost(status, marker, id, entry, consumer)
-  local is, known_entry, _, runner, kept_until = place_of(status)
+  local state, known_entry, _, runner, kept_until = place_of(status)
   -- The caller may have missed the entry before Redis came back with older data.
-  if is == nil or exists(entry) then return false end
+  if state == nil or exists(entry) then return false end
   if runner ~= consumer and kept_until > now then return false end
-  if is and (known_entry ~= entry or not is_live(is)) then return false end
-  if not is and tonumber(retention) == 0 then return false end
+  if state and (known_entry ~= entry or not is_live(state)) then return false end
+  if not state and tonumber(retention) == 0 then return false end
   return end_lost(status, marker, id, 'its entry was deleted from the stream')
 end
 
 -- Whether a status says that the id of a task belongs to another entry: it completed, exists, is delayed, or
 -- is held by the flow that it joins.
 local function is_elsewhere(status, entry, id)
-  local is, known_entry, member, _, kept_until = place_of(status)
+  local state, known_entry, member, _, kept_until = place_of(status)
   if known_entry == entry then return false end
-  if known_entry or member then
-    return is == 'COMPLETED' or is_live(is) and has_place(known_entry, member, kept_until)
-  end
-  return is == 'COMPLETED' or is == 'PENDING' and is_held(status, id)
+  if state == 'COMPLETED' then return true end
+  if known_entry or member then return is_live(state) and has_place(known_entry, member, kept_until) end
+  return is_held(status, id)
 end
 
--- Whether the task `id`, which has an idempotency key, is in no place any more and will never run. If so, it
--- is ended, and its key is free. `holder` is the status of that task. A task whose place is not certain
--- counts as existing.
-local function is_gone(holder, marker, id)
+-- Ends the task `id`, which has an idempotency key, if it is in no place any more and will never run. Then
+-- its key is free. `holder` is the status of that task. A task whose place is not certain counts as existing.
+-- Returns whether the task was ended.
+local function end_if_gone(holder, marker, id)
   if redis.call('PTTL', marker) ~= -1 then return false end
-  local is, entry, member, _, kept_until = place_of(holder)
-  if not entry or not is_live(is) or has_place(entry, member, kept_until) then return false end
+  local state, entry, member, _, kept_until = place_of(holder)
+  if not entry or not is_live(state) or has_place(entry, member, kept_until) then return false end
   return end_lost(holder, marker, id, 'its entry was deleted from the stream')
 end
 
--- Whether a consumer's name is that of a host: it ends in a process, 12 digits, and perhaps a number, but not
--- in a UUID. hosts.rs tells them in the same way.
+-- Whether a consumer's name is that of a host: it ends in the number of a process, 12 hexadecimal digits, and
+-- perhaps a dot and a number, but not in a UUID. hosts.rs has the same rule.
 local function is_host(name)
   local hex, named = string.rep('%x', 4), string.gsub(name, '%.%d+$', '')
   local uuid = table.concat({ hex .. hex, hex, hex, hex, hex .. hex .. hex }, '%-')
@@ -63,8 +63,7 @@ local function is_host(name)
     and not string.find(named, '^' .. uuid .. '$') and not string.find(named, '%X' .. uuid .. '$')
 end
 
--- Whether a consumer is that of another program, which served the group before tqhost came. `history` is the
--- key with group.lua's note.
+-- Whether a consumer is that of another program, which served the group before tqhost came.
 local function is_foreign(history, consumer)
   if is_host(consumer) then return false end
   if before_tqhost == nil then before_tqhost = redis.pcall('HGET', history, group) end
@@ -91,13 +90,14 @@ end
 
 -- Whether the group has passed over an entry; `last` is the entry that the group was given last. Returns 1
 -- when nothing will deliver the entry again, 2 when the group was done with it before tqhost came (it is
--- history), and 0 otherwise. `history` is the key with group.lua's note. Without a note no host has come yet.
+-- history), and 0 otherwise. If the history has no note of this group, no host has come yet.
 local function passed_over(history, last, entry)
   if not last or comes_after(entry, last) or pending_of(entry) then return 0 end
-  return comes_after(entry, redis.call('HGET', history, group) or last) and 1 or 2
+  local noted = redis.call('HGET', history, group) or last
+  return comes_after(entry, noted) and 1 or 2
 end
 
--- A delayed task's fields as they were parked, or nil when they cannot be read.
+-- The fields of a delayed task, from the text that was parked. Nil when it cannot be read.
 local function parked_fields(packed)
   local read, fields = pcall(cmsgpack.unpack, packed)
   if not read or type(fields) ~= 'table' or #fields == 0 or #fields % 2 == 1 then return nil end
@@ -107,6 +107,7 @@ local function parked_fields(packed)
   return fields
 end
 
+-- The bytes of fields, names included.
 local function size_of(fields)
   local size = 0
   for _, part in ipairs(fields) do size = size + #part end

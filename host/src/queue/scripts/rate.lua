@@ -1,4 +1,4 @@
--- Takes places in a queue's rate, which all hosts share; or gives back those that were not used.
+-- Takes places in a queue's rate, which all hosts share; or gives back places that were not used.
 --
 -- KEYS  rate (the time, in microseconds, up to which places are taken; each place takes one step)
 -- ARGV  step (microseconds from one place to the next), ahead (how many steps the time above may be ahead of

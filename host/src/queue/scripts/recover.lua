@@ -1,4 +1,4 @@
--- Lists the pending entries of this consumer: a lost reply may have delivered entries that it has not seen.
+-- Lists the pending entries of this consumer, because a lost reply may have delivered entries to it.
 --
 -- KEYS  stream
 -- ARGV  group, consumer, from, look, give (how many to return), bytes, in_flight... (entries to leave out)
@@ -9,13 +9,13 @@ local skip, out, size = {}, {}, 0
 for i = in_flight_at, #ARGV do skip[ARGV[i]] = true end
 look, give, bytes = tonumber(look), tonumber(give), tonumber(bytes)
 local pending = redis.call('XPENDING', stream, group, from, '+', look, consumer)
-for _, p in ipairs(pending) do
-  if not skip[p[1]] then
-    if #out == give or size > bytes then return { p[1], out } end
-    local found = redis.call('XRANGE', stream, p[1], p[1])
-    local fields = found[1] and found[1][2] or false
+for _, record in ipairs(pending) do
+  local id, _, _, deliveries = unpack(record)
+  if not skip[id] then
+    if #out == give or size > bytes then return { id, out } end
+    local fields = fields_in(stream, id) or false
     size = size + size_of(fields or {})
-    append(out, { p[1], fields, p[4] })
+    append(out, { id, fields, deliveries })
   end
 end
 return { #pending == look and '(' .. pending[look][1] or '', out }

@@ -7,8 +7,8 @@
 -- error because of which the task was not enqueued.
 --
 -- A task whose id has a status was enqueued before, and stays as it is. A status lives for a minute or more
--- after the end of its task. So a call that is sent long after its host looked for the tasks must not count:
--- a task may have been enqueued, have ended, and be forgotten since.
+-- after the end of its task. So a call that is sent long after its host read the tasks must not count: a task
+-- may have been enqueued, have ended, and have lost its status since.
 begin_call()
 if now > tonumber(ends) then return false end
 key_at, value_at = tasks_key, tasks_at

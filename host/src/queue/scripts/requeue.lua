@@ -4,20 +4,22 @@
 -- ARGV  group, retention, window, letter (the dead letter's entry), enqueued_at, only_says (1: says what it
 --       would return, and writes nothing), fields... (if it only says it: tq-id, tq-flow and tq-joins are
 --       enough)
--- Returns 1; 2 when the flow that the task belongs to, or joins, is not known any more; or 0: then nothing
---   was written. The dead letter does not exist (any more), or its id belongs to a task that has completed,
---   runs, or is being stopped: its producer sent it again. Or a flow holds the task with this id.
+-- Returns one of
+--   1: the task is in its queue
+--   2: the task is in its queue, but the flow that it belongs to, or joins, is not known any more
+--   0: nothing was written: the dead letter does not exist (any more); or its producer sent the id again, and
+--      that task has completed, runs, or is being stopped; or a flow holds the task with this id
 begin_call()
 take_told()
 local fields = { unpack(ARGV, fields_at) }
-if #redis.call('XRANGE', dead, letter, letter) == 0 then return 0 end
-local is, known_entry, _, _, kept_until = place_of(status)
-local runs = is == 'PROCESSING' and known_entry and (exists(known_entry) or kept_until > now)
+if not fields_in(dead, letter) then return 0 end
+local state, known_entry, _, _, kept_until = place_of(status)
+local runs = state == 'PROCESSING' and known_entry and (exists(known_entry) or kept_until > now)
 local id = value_in(fields, 'tq-id') or letter
-if is == 'COMPLETED' or runs or mark_of(status, '') or is_held(status, id) then return 0 end
+if state == 'COMPLETED' or runs or mark_of(status, '') or is_held(status, id) then return 0 end
 
--- The flow that a field of the dead letter names. The letter may be forged, so the flow has to know its
--- child, and a task joins no flow but its own.
+-- The flow that a field of the dead letter names. The letter may be forged, so a flow has to know its child,
+-- and a task joins no flow but its own.
 local function flow_named(field, value)
   if field == 'flow' then return select(2, flows.of_child(value, id)) end
   return value == key_of(status, id, 'flow') and value
@@ -34,8 +36,8 @@ for field, name in pairs({ flow = 'tq-flow', joins = 'tq-joins' }) do
   end
 end
 if only_says == '1' then return reply end
--- It waits for its first attempt from now on. An operation that began before knows by the second field that
--- the task came later, although it was enqueued earlier.
+-- The task waits for its first attempt from now on. An operation that began before this call sees by
+-- `tq-requeued-at` that the task came later, although it was enqueued earlier.
 append(fields, 'tq-due-at', now_text, 'tq-requeued-at', now_text)
 local entry = redis.call('XADD', stream, '*', unpack(fields))
 redis.call('XDEL', dead, letter)
@@ -54,5 +56,5 @@ for field, noted in pairs(notes) do
     end
   end
 end
-note(value_in(fields, 'tq-id') or entry, 'PENDING', 'attempt', '1')
+task_event(value_in(fields, 'tq-id') or entry, 'PENDING', 'attempt', '1')
 return reply

@@ -1,4 +1,4 @@
--- Settles attempts: ends each task, or puts it back to run again. Each succeeds or fails alone.
+-- Settles attempts: each one ends its task, or puts it back to run again. Each succeeds or fails alone.
 --
 -- KEYS  stream, delayed, parked, dead, replies (the last reply to this consumer's calls in one lane),
 --       statuses... (of the plain attempts; attempts that set values come last), value_keys... (of the
@@ -12,20 +12,24 @@
 --       values each of them sets), set_values..., attempts... (the other ones)
 --
 -- An attempt is plain when it is the first one of its task and completed it, the task cannot have a status
--- yet, and its host has held it for less than half a lease, so that no other host can own it. Of all effects
--- it may have only values of the state that are set and do not expire.
+-- yet, and its host has held it for less than half a lease, so that no other host can own it. Its only
+-- effects are values of the state that it sets and that do not expire.
 --
--- Returns { entry, result } for each attempt with a result other than 1, which means done. 2: dropped,
--- because its id belongs to another entry; 3: the task has ended, but its track or its flow does not know it,
--- as its status says; 0: another consumer settled or owns the task, nothing was written; or the text of an
--- error: nothing was written. It begins with TQEFFECT when the effects can never be committed.
+-- Returns { entry, result } for each attempt with a result other than 1, which means done:
+--   2: the attempt was dropped, because its id belongs to another entry
+--   3: the task has ended, but its track or its flow could not be told, as its status says
+--   0: another consumer settled or owns the task; nothing was written
+--   the text of an error: nothing was written. It begins with TQEFFECT when the effects can never be
+--   committed
 --
--- XACK is the guard of each attempt. The result of a worker that lost its lease counts, if it comes first,
--- except in a queue that limits which tasks run beside each other; only the owner may let a task fail or run
--- again. A call with the number of the last one gets the reply to that one, and does nothing else. So a
--- repeated call may name its attempts in another form and order. A call without attempts asks for the reply
--- to the one with its number. If that call has not arrived, the reply is nil, and the call does nothing when
--- it arrives. A call that arrives after a later one does nothing either, and its reply is nil.
+-- XACK is the guard of each attempt. The result of a worker that lost its lease counts if it comes first,
+-- except in a queue that limits which tasks run beside each other. Only the owner may let a task fail or run
+-- again.
+--
+-- A call with the number of the last one gets the reply to that one, and does nothing else. So a repeated
+-- call may name its attempts in another form and order. A call without attempts asks for the reply to the
+-- call with its number. If that call has not arrived, the reply is nil, and the call does nothing when it
+-- arrives. A call that arrives after a later one does nothing either, and its reply is nil.
 
 -- How long (ms) the records of a task are kept after its last failure and the delay that follows: 30 days.
 local RECORDS_LIVE = 2592000000
@@ -40,9 +44,10 @@ local MOST_COPIED = 1024
 
 -- The entries of the attempts that this call has settled, and the reply.
 local settled, out
--- Times of starts, by their age in ms: writing a number as text is expensive.
+-- Times (ms) at which attempts began, as texts by how long they ran: writing a number as text is expensive.
 local starts
 
+-- When an attempt began that ran for `ran` ms until now.
 local function started(ran)
   local text = starts[ran]
   if not text then
@@ -64,27 +69,30 @@ local function take_values(count)
   return value_at - count - 1
 end
 
--- Takes what the call says of `count` plain attempts, `results` of which have a result: where their statuses,
--- entries, times of enqueueing, durations and results begin.
-local function take_plain(count, results)
-  return take_keys(count), take_values(count), take_values(count), take_values(count), take_values(results)
+-- Takes what the call says of `count` plain attempts, of which the last `results` ones have a result. In the
+-- batch that it returns, each list of keys or arguments is the number of those before it.
+local function take_batch(count, results)
+  return {
+    count = count, results = results, statuses = take_keys(count), entries = take_values(count),
+    enqueued_at = take_values(count), ran = take_values(count), texts = take_values(results),
+  }
 end
 
--- Returns which of some plain attempts this consumer may settle, after XACK counted fewer entries (`acked`)
--- than were named. It may settle an attempt whose entry exists, unless the entry comes after the last
--- delivered one: then Redis forgot the delivery, and will deliver the entry again. It may also settle an
--- attempt whose entry was deleted while it was pending, unless its status says that the task has ended.
-local function told_apart(acked, count, statuses, entries)
+-- Returns which attempts of a batch this consumer may settle, after XACK counted only `acked` of its entries.
+-- It may settle an attempt whose entry exists, unless the entry comes after the last delivered one: then
+-- Redis forgot the delivery, and will deliver the entry again. It may also settle an attempt whose entry was
+-- deleted while it was pending, unless its status says that the task has ended.
+local function find_ours(batch, acked)
   local ours, latest = {}, last_delivered() or '0-0'
-  for i = 1, count do
-    local entry = ARGV[entries + i]
+  for i = 1, batch.count do
+    local entry = ARGV[batch.entries + i]
     ours[i] = not comes_after(entry, latest) and exists(entry)
     if ours[i] then acked = acked - 1 end
   end
-  for i = 1, count do
+  for i = 1, batch.count do
     if not ours[i] and acked > 0 then
-      -- A queue without a retention only keeps for a minute that the task was cancelled.
-      local status, cancelled = unpack(redis.pcall('HMGET', KEYS[statuses + i], 'status', 'cancelled'))
+      -- In a queue without a retention, the status of a cancelled task has only `cancelled`, for a minute.
+      local status, cancelled = unpack(redis.pcall('HMGET', KEYS[batch.statuses + i], 'status', 'cancelled'))
       ours[i] = not cancelled and status ~= 'CANCELLED' and status ~= 'COMPLETED' and status ~= 'FAILED'
       if ours[i] then acked = acked - 1 end
     end
@@ -92,66 +100,66 @@ local function told_apart(acked, count, statuses, entries)
   return ours
 end
 
--- Completes `count` plain attempts, as `take_plain` took them. The last `results` ones have a result. `set`
--- writes their values, and returns an error if it cannot.
---
--- One XACK is enough for all of them: no other host can have settled one. If it counts fewer than were named,
--- somebody cancelled or deleted one of them.
-local function complete_plain(count, results, set, statuses, entries, times, runs, texts)
-  local acked = redis.pcall('XACK', stream, group, unpack(ARGV, entries + 1, entries + count))
-  local refused = type(acked) == 'table' and acked.err
-  local ours = not refused and acked < count and told_apart(acked, count, statuses, entries)
-  refused = refused or set and set(ours)
-  -- The tasks share entries, which cost less than one for each.
-  local events, before = told.events, #settled
-  told.events = nil
-  -- All attempts share these lists, because new ones for each of them would be expensive.
+-- Completes the attempts of a batch that are in `ours` (false: all of them).
+local function complete_each(batch, ours)
+  -- All attempts share these lists, because new ones for each of them would be expensive. `own` has the
+  -- fields in which their statuses differ.
   local own = { 'enqueued_at', '', 'started_at', '' }
   local changes = {
     'enqueued_at', '', 'started_at', '', 'attempt', '1', 'plugin', plugin, 'consumer', consumer,
   }
-  -- Their statuses differ in few fields, and a copy of one costs half as much as to write all of them.
-  local model = tonumber(retention) > 0 and count >= LEAST_COPIED and { changes = own } or nil
+  -- A copy of one status, with its own fields changed, costs half as much as writing all fields.
+  local model = tonumber(retention) > 0 and batch.count >= LEAST_COPIED and { changes = own } or nil
   local ended = {
     marker = stream, id = false, how = 'COMPLETED', changes = changes, is_new = true, model = model,
   }
-  local i = 1
-  -- Completes those that are left, and ends early with an error for attempt `i`.
-  local function complete_rest()
-    while i <= count do
-      local entry, result = ARGV[entries + i], nil
-      if refused or (ours and not ours[i]) then
-        result = refused or 0
-      else
-        own[2], own[4] = ARGV[times + i], started(ARGV[runs + i])
-        changes[2], changes[4] = own[2], own[4]
-        if i > count - results then
-          own[5], own[6] = 'result', ARGV[texts + i - count + results]
-          changes[11], changes[12] = own[5], own[6]
-        end
-        local status = KEYS[statuses + i]
-        ended.status, ended.entry = status, entry
-        settled[#settled + 1] = entry
-        result = end_task(ended)
-        -- A copy begins with the result of its model, so one with a large result costs more than it saves.
-        -- Nothing is copied from a status that something else had written into before.
-        if model and not model.status and #(own[6] or '') <= MOST_COPIED
-          and redis.pcall('HLEN', status) == 2 + #changes / 2 then
-          model.status = status
-        end
-      end
-      if result ~= 1 then append(out, { entry, result }) end
-      i = i + 1
+
+  local function complete(i)
+    if ours and not ours[i] then return 0 end
+    local status, entry = KEYS[batch.statuses + i], ARGV[batch.entries + i]
+    own[2], own[4] = ARGV[batch.enqueued_at + i], started(ARGV[batch.ran + i])
+    changes[2], changes[4] = own[2], own[4]
+    local nth_result = i - (batch.count - batch.results)
+    if nth_result > 0 then
+      own[5], own[6] = 'result', ARGV[batch.texts + nth_result]
+      changes[11], changes[12] = own[5], own[6]
     end
-  end
-  -- Each attempt fails alone.
-  while i <= count do
-    local failure = try(complete_rest)
-    if failure then
-      append(out, { ARGV[entries + i], failure })
-      i = i + 1
+    ended.status, ended.entry = status, entry
+    settled[#settled + 1] = entry
+    local result = end_task(ended)
+    -- A copy begins with the result of its model, so one with a large result costs more than it saves.
+    -- Nothing is copied from a status that something else had written into before.
+    if model and not model.status and #(own[6] or '') <= MOST_COPIED
+      and redis.pcall('HLEN', status) == 2 + #changes / 2 then
+      model.status = status
     end
+    return result
   end
+
+  for i = 1, batch.count do
+    local result = try(complete, i)
+    if result ~= 1 then append(out, { ARGV[batch.entries + i], result }) end
+  end
+end
+
+-- Completes a batch of plain attempts. `set_values`, if there is one, writes the values of those in a list as
+-- `find_ours` returns it, and returns the text of an error if it cannot.
+local function complete_plain(batch, set_values)
+  -- One XACK is enough for all attempts: no other host can have settled one. If it counts fewer entries than
+  -- it was given, somebody cancelled a task or deleted its entry.
+  local first, last = batch.entries + 1, batch.entries + batch.count
+  local acked = redis.pcall('XACK', stream, group, unpack(ARGV, first, last))
+  local refusal = type(acked) == 'table' and acked.err
+  local ours = not refusal and acked < batch.count and find_ours(batch, acked)
+  refusal = refusal or set_values and set_values(ours)
+  if refusal then
+    for i = 1, batch.count do append(out, { ARGV[batch.entries + i], refusal }) end
+    return
+  end
+  -- The tasks share entries of events, which cost less than one for each.
+  local events, before = told.events, #settled
+  told.events = nil
+  complete_each(batch, ours)
   told.events = events
   while events and before < #settled do
     local from = before + 1
@@ -162,11 +170,12 @@ end
 
 -- Completes `count` plain attempts that set `values` values together.
 local function complete_setters(count, results, values)
-  local statuses, entries, times, runs, texts = take_plain(count, results)
+  local batch = take_batch(count, results)
   local counts, keys, value = take_values(count), take_keys(values), take_values(values)
-  local function set(ours)
+  complete_plain(batch, function(ours)
     local writes, size = {}, 0
-    -- The attempt whose value is next, and how many more values it has.
+    -- The attempt that sets the next value, and how many more values it sets. Where all attempts are ours,
+    -- nobody needs to know.
     local attempt, more = 0, 0
     for i = 1, values do
       while ours and more == 0 do
@@ -181,12 +190,12 @@ local function complete_setters(count, results, values)
     end
     local written = size > 0 and redis.pcall('MSET', unpack(writes))
     return type(written) == 'table' and written.err
-  end
-  complete_plain(count, results, set, statuses, entries, times, runs, texts)
+  end)
 end
 
--- An entry that was deleted is not pending. heartbeat.lua noted that it still belongs to this consumer.
-local function is_kept(status, entry)
+-- Whether this consumer still has a task whose entry was deleted while it ran: heartbeat.lua noted that in
+-- its status.
+local function has_without_entry(status, entry)
   local _, known_entry, _, runner, kept_until = place_of(status)
   return kept_until > 0 and runner == consumer and known_entry == entry
 end
@@ -213,7 +222,7 @@ local function park(one, mark)
   set_status(status, 'status', 'PENDING', 'attempt', one.attempt, 'enqueued_at', one.enqueued_at,
     'due_at', due, place, where)
   if one.message ~= '' then redis.call('HSET', status, 'error', one.message) end
-  note(one.id, 'PENDING', 'attempt', one.attempt, 'due_at', due)
+  task_event(one.id, 'PENDING', 'attempt', one.attempt, 'due_at', due)
 end
 
 -- The record of a failed attempt.
@@ -221,18 +230,15 @@ end
 -- ARGV  most (how many the task may have), attempt, outcome, log (its last lines)
 local failure = {}
 
--- Keeps the record of a failed attempt as one of the last ones of its task. The status names their key, and
--- `end_task` lets it expire with the status. If the status gets lost, the key expires by itself.
-local function keep(one)
+-- Adds the record of a failed attempt to those of its task, and deletes the oldest. The status names their
+-- key, and `end_task` lets it expire with the status. If the status gets lost, the key expires by itself.
+local function add_record(one)
   local record = one.record
-  local function next_number()
-    return redis.pcall('HINCRBY', record.key, 'last', 1)
-  end
-  local number = next_number()
+  local number = redis.pcall('HINCRBY', record.key, 'last', 1)
   -- If the key holds something else, it is replaced: it is tqhost's.
   if type(number) == 'table' then
     redis.pcall('DEL', record.key)
-    number = next_number()
+    number = redis.pcall('HINCRBY', record.key, 'last', 1)
     if type(number) == 'table' then return end
   end
   redis.call('HSET', record.key, number, cjson.encode({
@@ -247,12 +253,12 @@ local function keep(one)
   set_status(one.status, 'attempts', record.key)
 end
 
--- Leaves the task of another entry as it is, and its track too if this entry has no turn there. `letter` is
--- the content of a dead letter, if this entry is one for itself.
-local function give_up(id, entry, letter)
+-- Drops an acknowledged entry whose id belongs to another entry. The task of that one stays as it is, and so
+-- does its turn. `letter` is the content of a dead letter, if this entry becomes one. Returns the result.
+local function drop_second(id, entry, letter)
   if letter then redis.call('XADD', dead, '*', unpack(letter)) end
-  -- The entry is gone, so an error must not undo what was said of it.
-  if turns.limit then failure_of(tracks.free, id, entry) end
+  -- The entry is settled, so an error of its track does not count.
+  if turns.limit then try(tracks.free, id, entry) end
   return letter and 1 or 2
 end
 
@@ -263,60 +269,62 @@ local function letter_of(fields)
   return letter
 end
 
--- Settles an attempt that is not plain. If a key that it has to write has another type, it fails before the
--- first write.
+-- Settles an attempt that is not plain, and returns its result. If a key that it has to write has another
+-- type, it fails before the first write.
 local function settle(one)
-  local status, entry, id, fields, all = one.status, one.entry, one.id, one.fields, one.effects
-  local completes, buries, is_new = one.how == 'COMPLETED', one.how == 'FAILED', one.is_new
-  local is_free = one.is_owners ~= '1'
-  local mark, dropped = not is_new and mark_of(status, entry), nil
-  if #all > 0 then
-    -- The checks come before the first write, and so does the question who owns the entry.
-    local is_ours = is_free and pending_of(entry) or owned(entry, consumer)
-    if not is_ours and not is_kept(status, entry) then return 0 end
-    if mark == 'here' then dropped, all = all, {} end
-    local refusal = effects.refusal_of(all)
+  local status, entry, id, fields = one.status, one.entry, one.id, one.fields
+  local completes, buries = one.how == 'COMPLETED', one.how == 'FAILED'
+  local parks = not completes and not buries
+  local anyone_may = one.is_owners ~= '1'
+  local mark = not one.is_new and mark_of(status, entry)
+  local is_cancelled = mark == 'here'
+  if #one.effects > 0 then
+    -- Effects are checked before the first write, and only for the consumer that may commit them.
+    local is_ours = anyone_may and pending_of(entry) or owned(entry, consumer)
+    if not is_ours and not has_without_entry(status, entry) then return 0 end
+    local refusal = not is_cancelled and effects.refusal_of(one.effects)
     if refusal then return refusal end
   end
+  local ends = completes or buries or is_cancelled
   local bad = to_wait_for(buries and wrong_type(dead, 'stream')
-    or not completes and not buries and wrong_type(delayed, 'zset', parked, 'hash')
-    or not is_new and (completes or buries or mark == 'here') and join_refusal(status))
+    or parks and wrong_type(delayed, 'zset', parked, 'hash')
+    or ends and not one.is_new and join_refusal(status))
   if bad then return bad.err end
-  local is_acked = (is_free or owned(entry, consumer)) and redis.call('XACK', stream, group, entry) == 1
-  if not is_acked and not is_kept(status, entry) then return 0 end
+
+  local is_acked = (anyone_may or owned(entry, consumer)) and redis.call('XACK', stream, group, entry) == 1
+  if not is_acked and not has_without_entry(status, entry) then return 0 end
   -- If the id belongs to another entry, this is a duplicate that never passed begin.lua, and the status
-  -- stays with the other entry. What is no task at all is kept as a dead letter without a status.
-  local is_another = not completes and is_elsewhere(status, entry, id)
-  if is_another or buries and mark == 'elsewhere' then
-    local has_letter = buries and (not is_another or value_in(fields, 'tq-reason') == 'malformed')
-    return give_up(id, entry, has_letter and letter_of(fields))
+  -- stays with the other entry. An entry that is no task at all becomes a dead letter without a status.
+  local is_second = not completes and is_elsewhere(status, entry, id)
+  if is_second or buries and mark == 'elsewhere' then
+    local has_letter = buries and (not is_second or value_in(fields, 'tq-reason') == 'malformed')
+    return drop_second(id, entry, has_letter and letter_of(fields))
   end
-  if mark == 'here' then
-    for _, effect in ipairs(dropped or {}) do
+  if is_cancelled then
+    for _, effect in ipairs(one.effects) do
       if effect.kind.take_back then effect.kind.take_back(effect) end
     end
     one.how, one.changes = 'CANCELLED', {}
     return end_task(one)
   end
-  if one.record then keep(one) end
-  if not completes and not buries then
+  if one.record then add_record(one) end
+  if parks then
     park(one, mark)
     return 1
   end
   -- Every status but that of a plain task names the entry, so that two tasks with one id are not confused.
-  local changes = {
+  one.changes = {
     'attempt', one.attempt, 'plugin', one.plugin, 'consumer', consumer, 'enqueued_at', one.enqueued_at,
     'entry', entry,
   }
-  if one.ran ~= '' then append(changes, 'started_at', started(one.ran)) end
+  if one.ran ~= '' then append(one.changes, 'started_at', started(one.ran)) end
   if completes then
-    append(changes, unpack(fields))
-    for _, effect in ipairs(all) do effect.kind.commit(effect) end
+    append(one.changes, unpack(fields))
+    for _, effect in ipairs(one.effects) do effect.kind.commit(effect) end
   else
-    append(changes, 'error', one.message)
+    append(one.changes, 'error', one.message)
     one.letter = letter_of(fields)
   end
-  one.changes = changes
   return end_task(one)
 end
 
@@ -342,14 +350,14 @@ end
 begin_call()
 take_told()
 local last = redis.call('GET', replies)
-last = last and cmsgpack.unpack(last)
-local before = last and tonumber(last[1])
-if before and before >= tonumber(number) then return before == tonumber(number) and last[2] end
+local before, reply_before = unpack(last and cmsgpack.unpack(last) or {})
+before = tonumber(before)
+if before and before >= tonumber(number) then return before == tonumber(number) and reply_before end
 
 told.by, settled, out, starts = consumer, {}, {}, {}
 key_at, value_at = statuses_key, entries_at
 local plain, setters = without + with, set_without + set_with
-if plain > 0 then complete_plain(plain, tonumber(with), nil, take_plain(plain, with)) end
+if plain > 0 then complete_plain(take_batch(plain, tonumber(with))) end
 if setters > 0 then complete_setters(setters, tonumber(set_with), tonumber(values)) end
 while value_at <= #ARGV do
   local one = next_attempt()
@@ -359,6 +367,7 @@ while value_at <= #ARGV do
 end
 
 if #settled > 0 then redis.call('XDEL', stream, unpack(settled)) end
-local reply = #KEYS >= statuses_key and out
+local has_attempts = #KEYS >= statuses_key
+local reply = has_attempts and out
 redis.pcall('SET', replies, cmsgpack.pack({ number, reply }), 'PX', 3600000)
 return reply

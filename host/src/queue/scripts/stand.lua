@@ -1,11 +1,11 @@
--- Tells where a stream and its groups stand.
+-- Tells how long a stream is, and how far its groups have read it.
 --
 -- KEYS  stream, history, adopted
 -- ARGV  group
--- Returns { entries there are, entries added so far, the first one's id, the last one's, the highest id that
---   was deleted by XDEL, the note of the history or false }, and for each group { name, last delivered id,
---   entries read so far or false, pending ones, 1 when it is confirmed }. Empty without a stream. Writes
---   nothing.
+-- Returns { number of entries, number of entries that were ever added, id of the first one, id of the last
+--   one, highest id that was deleted by XDEL, the note of the history or false }, and for each group { name,
+--   id that was delivered last, number of entries that were read or false, number of pending ones, 1 if it is
+--   confirmed }. Empty without a stream. Writes nothing.
 begin_call()
 local info = redis.pcall('XINFO', 'STREAM', stream)
 if info.err then return {} end

@@ -5,8 +5,8 @@
 -- Returns the id to go on at ('' when done), and for each entry { entry, its task id or false, 1 when the
 --   group has read it and it is not pending, 2 when that was so before tqhost came, else 0 }. Writes nothing.
 --
--- Fields may be large, and Redis copies them for every look. The script fetches one entry first, then as many
--- as fit if they have the size of those before.
+-- Fields may be large, and Redis copies them for every look. So the script reads one entry first, and then as
+-- many at a time as fit into `bytes` if they are as large as those before.
 begin_call()
 local last = last_delivered()
 limit, bytes = tonumber(limit), tonumber(bytes)

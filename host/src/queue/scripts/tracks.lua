@@ -14,10 +14,11 @@ take_told()
 local out = {}
 mends = mends == '1'
 
--- A task that was never begun may have no status. Its turn names its entry.
+-- Whether a task that has its turn is in some place. If it was never begun, it may have no status; so its
+-- turn names its entry.
 local function is_somewhere(id, entry)
-  local is, known_entry, member, _, kept_until = place_of(turns.statuses .. id)
-  return exists(entry) or is_live(is) and has_place(known_entry, member, kept_until)
+  local state, known_entry, member, _, kept_until = place_of(turns.statuses .. id)
+  return exists(entry) or is_live(state) and has_place(known_entry, member, kept_until)
 end
 
 local function look_at_owner(id)
@@ -43,7 +44,7 @@ local function look_at_member(member)
     end
   elseif not redis.call('ZSCORE', turns.delayed, member) then
     append(out, 'broken-track', member)
-    -- Fields without a due time are a fault of their own, which puts them back into the stream.
+    -- Its fields have no due time any more; the doctor finds that, too, and puts them back into the stream.
     if mends then redis.call('ZREM', turns.tracks, member) end
   elseif tracks.count_in(track) == 0 then
     append(out, 'track-without-turn', member)
@@ -51,10 +52,8 @@ local function look_at_member(member)
   end
 end
 
-local is_of_owners = what == 'owners'
-local page = redis.call(is_of_owners and 'HSCAN' or 'ZSCAN', is_of_owners and turns.owners or turns.tracks,
-  cursor, 'COUNT', count)
-for i = 1, #page[2], 2 do
-  if is_of_owners then look_at_owner(page[2][i]) else look_at_member(page[2][i]) end
-end
-return { page[1], out }
+local scan, key, look_at = 'ZSCAN', turns.tracks, look_at_member
+if what == 'owners' then scan, key, look_at = 'HSCAN', turns.owners, look_at_owner end
+local next_cursor, page = unpack(redis.call(scan, key, cursor, 'COUNT', count))
+for i = 1, #page, 2 do look_at(page[i]) end
+return { next_cursor, out }

@@ -8,14 +8,16 @@
 -- found by their names: `<track>/b/<id>` for each task that has its turn, and `<track>/h/<number>/<entry>`
 -- for each that is held. A track without tasks leaves nothing behind.
 --
--- A task that waits for its turn is *held*: the member is also a delayed task without an end (HELD), and its
--- fields are parked. So whatever asks for delayed tasks knows it, and it counts for max_backlog.
+-- A task that waits for its turn is *held*. Its member is also a delayed task, due at HELD, and its fields
+-- are parked. So it is found among the delayed tasks, and counts for max_backlog.
 
--- Later than every due time, and a number that Lua keeps whole.
+-- The due time of a held task: later than every other one, and the largest number that Lua keeps whole.
 local HELD = '9007199254740991'
+-- The most held tasks of a track that one call looks at when a place is free.
+local MOST_PASSED_ON = 100
 
--- The patterns match several characters of one byte, and one character of two, three or four bytes. They are
--- made at their first use.
+-- Patterns of UTF-8: one matches all next characters of one byte, each other one a character of two, three or
+-- four bytes. The table is made at its first use.
 local kinds
 is_text = function(bytes)
   kinds = kinds or {
@@ -34,7 +36,8 @@ is_text = function(bytes)
   return true
 end
 
--- The bounds of the members of a track: those with their turn (b), or those that are held (h).
+-- The bounds between which the members of a track are: those with their turn (b), or those that are held (h).
+-- The character after `/` is `0`.
 local function range(track, kind)
   local from = track .. '/' .. kind
   return '[' .. from .. '/', '(' .. from .. '0'
@@ -45,12 +48,13 @@ function tracks.count_in(track)
   return redis.call('ZLEXCOUNT', turns.tracks, range(track, 'b'))
 end
 
+-- The member that is held longest in a track, or nil.
 local function first_held(track)
   local from, to = range(track, 'h')
   return redis.call('ZRANGEBYLEX', turns.tracks, from, to, 'LIMIT', 0, 1)[1]
 end
 
--- The track of a task that has its turn, and its entry.
+-- The track of a task that has its turn, and the entry under which it has it. Nil: it does not have its turn.
 function tracks.turn_of(id)
   local noted = redis.call('HGET', turns.owners, id)
   if noted then return string.match(noted, '^(%S+) (%S+)$') end
@@ -62,7 +66,7 @@ function tracks.give(track, id, entry)
   redis.call('ZADD', turns.tracks, 0, track .. '/b/' .. id)
 end
 
--- Puts a held task back into the stream, and gives it its turn. A task that cannot be read has none: its
+-- Puts a held task back into the stream, and gives it its turn. A task that cannot be read gets no turn: its
 -- delivery buries it.
 local function call_up(track, member)
   local packed = redis.call('HGET', turns.parked, member)
@@ -80,8 +84,8 @@ local function call_up(track, member)
   local entry = redis.call('XADD', stream, '*', unpack(fields))
   tracks.give(track, id, entry)
   local status = turns.statuses .. id
-  local is, _, parked_as = place_of(status)
-  if is == 'PENDING' and parked_as == member then
+  local state, _, parked_as = place_of(status)
+  if state == 'PENDING' and parked_as == member then
     redis.call('HSET', status, 'entry', entry)
     redis.call('HDEL', status, 'parked_as', 'note')
   end
@@ -89,16 +93,16 @@ end
 
 -- Gives the free places of a track to tasks that are held.
 function tracks.pass_on(track)
-  -- Members without fields take no place. So many are looked at in one call.
-  for _ = 1, 100 do
+  -- A member without fields takes no place, so one call may remove many of them.
+  for _ = 1, MOST_PASSED_ON do
     local member = tracks.count_in(track) < turns.limit and first_held(track)
     if not member then return end
     call_up(track, member)
   end
 end
 
--- Takes the turn from a task that has ended, and passes it on. With `entry`, only if the task has its turn
--- under this entry: another task may have its id.
+-- Takes the turn from a task that has ended, and passes it on. With `entry`, the turn is only taken if the
+-- task has it under this entry, because another task may have the id.
 function tracks.free(id, entry)
   local track, under = tracks.turn_of(id)
   if not track or entry and entry ~= under then return end
@@ -107,9 +111,9 @@ function tracks.free(id, entry)
   tracks.pass_on(track)
 end
 
--- The track of a task, or nil: it runs beside all others. `field` is the field that names it (empty: all
--- tasks are in one track). A task that waits for its time joins its track when it is due. A task whose flow
--- has failed does not run, nor does one that is malformed.
+-- The track of a task, or nil if it runs beside all others. `field` is the field that names the track (empty:
+-- all tasks are in one). A task with a producer's delay joins its track when it is due. A task that is
+-- malformed, or whose flow has failed, is in no track, because it does not run.
 local function track_of(fields, field, entry)
   local id = value_in(fields, 'tq-id')
   local is_malformed = #fields > 7000 or id and (id == '' or #id > 256 or not is_text(id))
@@ -121,8 +125,8 @@ local function track_of(fields, field, entry)
   return key and key ~= '' and string.sub(redis.sha1hex(key), 1, 16) or nil
 end
 
--- Puts a task that was just delivered aside, behind those of its track. If it was delivered before, it has
--- waited for its first attempt, and its next delivery goes on counting.
+-- Puts a task that was just delivered aside, behind those of its track. `before` is how often it was
+-- delivered before this, or nil; its next delivery goes on counting from there.
 local function hold(track, id, entry, fields, before)
   local from, to = range(track, 'h')
   local last = redis.call('ZREVRANGEBYLEX', turns.tracks, to, from, 'LIMIT', 0, 1)[1]
@@ -131,8 +135,8 @@ local function hold(track, id, entry, fields, before)
   local status = turns.statuses .. id
   keep_trusted(fields, status, id, entry)
   if before then
-    local last = tonumber(redis.pcall('HGET', status, 'fence')) or 0
-    append(fields, 'tq-fence', string.format('%.0f', math.max(before, last)))
+    local fence = tonumber(redis.pcall('HGET', status, 'fence')) or 0
+    append(fields, 'tq-fence', string.format('%.0f', math.max(before, fence)))
     if before > 1 then append(fields, 'tq-crashes', before - 1) end
     if not value_in(fields, 'tq-attempt') then append(fields, 'tq-attempt', '1') end
   end
@@ -149,16 +153,16 @@ local function hold(track, id, entry, fields, before)
   redis.call('XDEL', stream, entry)
 end
 
--- Whether a task that was just delivered may run. If not, it is held. `before` is how often it was
--- delivered before, if it was.
+-- Whether a task that was just delivered may run. If not, it is held. `before` is how often it was delivered
+-- before this, or nil.
 function tracks.take(entry, fields, field, before)
   local id = value_in(fields, 'tq-id') or entry
   local track, under = tracks.turn_of(id)
   if track then
-    -- It comes back: after a retry, or because it was held. While a task runs, another one with its id does
-    -- not.
+    -- The task comes back after a retry, or because it was held. Or a second task has its id: while the first
+    -- one is there (`is_taken`), the second one does not run. If the first one was cancelled and is being
+    -- stopped, the second one waits, and is the next one of its track.
     local is_taken = under ~= entry and is_there(under, 0)
-    -- A cancelled run under its id is being stopped: it is the next one of its track.
     local waits = is_taken and track_of(fields, field, entry) == track
       and mark_of(turns.statuses .. id, entry) == 'elsewhere'
     if waits then
@@ -177,16 +181,16 @@ function tracks.take(entry, fields, field, before)
     return true
   end
   hold(track, id, entry, fields, before)
-  -- There is room although tasks are held if the limit was raised, or somebody deleted something.
+  -- A track with held tasks may have room: the limit was raised, or somebody deleted something.
   tracks.pass_on(track)
   return false
 end
 
--- Returns what a host needs to note the alias of a task that was held just now: its id, when it was enqueued,
--- and the field that has the alias. Nil: the task has none.
-function tracks.named_by(fields, field)
-  for i = 1, field ~= '' and #fields or 0, 2 do
-    if fields[i] == field then
+-- Returns what a host needs to note the alias of a task that was held just now: its id, when it was enqueued
+-- (ms), and its alias. `alias` is the field that has the alias. Nil: the task has none.
+function tracks.named_by(fields, alias)
+  for i = 1, alias ~= '' and #fields or 0, 2 do
+    if fields[i] == alias then
       return { value_in(fields, 'tq-id'), value_in(fields, 'tq-enqueued-at'), fields[i + 1] }
     end
   end

@@ -289,11 +289,7 @@ impl Queue {
 
     /// The newest entry with this alias that no host has been given yet.
     async fn undelivered(&self, alias: &[u8]) -> QueueResult<Option<StreamEntry>> {
-        let position = match self.group_position().await {
-            Err(error) if error.is_no_group() => None,
-            position => position?,
-        };
-        let first = position.map_or_else(|| "-".to_owned(), |position| format!("({}", position.delivered));
+        let first = format!("({}", self.last_delivered().await?);
         let (mut last, mut search) = ("+".to_owned(), Search::default());
         while let Some(count) = search.page() {
             let mut range = redis::cmd("XREVRANGE");

@@ -16,6 +16,7 @@ mod cluster;
 pub mod codec;
 mod condition;
 mod connect;
+mod connections;
 pub(crate) mod control;
 pub(crate) mod dead;
 pub(crate) mod delay;

@@ -1,6 +1,7 @@
-//! Servers say by themselves that a key has changed, so that what was read of it is remembered until then.
+//! Remembers replies about keys until a server tells, unasked, that a key has changed (CLIENT TRACKING).
 //!
-//! In: what they say on the connections of a link; replies. Out: the replies that still hold.
+//! In: replies, and the messages of the servers on the connections of one link. Out: the replies that still
+//! hold.
 //!
 //! Not here: asking (`tracking`).
 
@@ -20,32 +21,33 @@ use super::reply;
 use crate::chain::chain;
 use crate::guarded::Guarded;
 
-/// A reply is asked for again after this time, even if nothing was said of its key.
+/// A reply is asked for again after this time, even if no server told that its key has changed.
 const HOLDS: Duration = Duration::from_secs(300);
-/// The most replies that are remembered. With one more, all are forgotten, and asked for again.
+/// The most replies that are remembered. Before one more is, all others are forgotten.
 const MOST: usize = 100_000;
 
-/// The words of the servers of one link, and the replies that still hold.
+/// The messages of the servers of one link, and the replies that still hold.
 #[derive(Debug, Default)]
 pub(super) struct Pushes {
     heard: Arc<Heard>,
-    /// A server does not tell of changes.
+    /// Whether a server does not tell of changes. Then nothing is remembered.
     is_refused: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Heard {
     replies: Guarded<Replies>,
+    /// Notified when replies were forgotten.
     told: Notify,
 }
 
-/// By key. Each key is asked about by one command at a time.
+/// The replies by key. Only one command at a time asks about a key.
 #[derive(Debug, Default)]
 struct Replies {
-    /// Keys that are asked about now, and have not changed since.
+    /// The keys about which a command has been sent, and which have not changed since.
     asked: HashSet<Vec<u8>>,
     known: HashMap<Vec<u8>, Known>,
-    /// How often slots had changed hands when these were asked.
+    /// How often slots had changed hands when these replies were read.
     moves: u64,
 }
 
@@ -57,6 +59,7 @@ struct Known {
 }
 
 impl Heard {
+    /// Takes a message of a server.
     fn push(&self, push: PushInfo) {
         let mut replies = self.replies.lock();
         match push.kind {
@@ -68,7 +71,7 @@ impl Heard {
                         replies.known.remove(&key);
                     }
                 }
-                // The server forgot what it remembered.
+                // The server has forgotten which keys it has to tell of.
                 _ => *replies = Replies::default(),
             },
             PushKind::Disconnection => *replies = Replies::default(),
@@ -79,7 +82,7 @@ impl Heard {
 }
 
 impl Pushes {
-    /// A connection calls this for everything that its server says by itself.
+    /// The function that a connection calls for each message of its server.
     fn sender(&self) -> impl Fn(PushInfo) -> Result<(), SendError> + Send + Sync + 'static {
         let heard = self.heard.clone();
         move |push| {
@@ -114,14 +117,14 @@ impl Pushes {
         node.connect(config, false).await
     }
 
-    /// Forgets all replies: a connection is closed, and the next one is told nothing of their keys.
+    /// Forgets all replies: a connection is closed, and no server tells of its keys any more.
     pub(super) fn forget(&self) {
         *self.heard.replies.lock() = Replies::default();
         self.heard.told.notify_one();
     }
 
-    /// Forgets all replies if slots have changed hands since. A key that does not exist is not moved, so no
-    /// server says anything of it.
+    /// Forgets all replies if slots have changed hands since they were read. A slot moves key by key, and no
+    /// server tells of a key that does not exist.
     pub(super) fn count_moves(&self, moves: u64) {
         let mut replies = self.heard.replies.lock();
         if replies.moves != moves {
@@ -129,17 +132,17 @@ impl Pushes {
         }
     }
 
-    /// Waits until a server says something, for this long at most.
+    /// Waits until replies were forgotten, at most for the time `rest`.
     pub(super) async fn heard(&self, rest: Duration) {
         let _ = tokio::time::timeout(rest, self.heard.told.notified()).await;
     }
 
-    /// Whether nothing is remembered, because a server does not tell of changes.
+    /// Whether a server does not tell of changes, so that nothing is remembered.
     pub(super) fn are_refused(&self) -> bool {
         self.is_refused.load(Ordering::Relaxed)
     }
 
-    /// The reply to a command about this key, if it still holds. Otherwise the command is about to be sent.
+    /// The reply to a command about this key, if it still holds. None: the caller sends the command now.
     pub(super) fn known(&self, key: &[u8], command: &Cmd) -> Option<Value> {
         let mut replies = self.heard.replies.lock();
         if let Some(known) = replies.known.get(key)
@@ -153,7 +156,7 @@ impl Pushes {
         None
     }
 
-    /// Remembers a reply, unless the key has changed since the command was about to be sent.
+    /// Remembers a reply, unless the key has changed since [`Pushes::known`] returned none for it.
     pub(super) fn learn(&self, key: &[u8], command: &Cmd, reply: &Value) {
         let mut replies = self.heard.replies.lock();
         if replies.asked.remove(key) && !self.are_refused() {
@@ -166,8 +169,8 @@ impl Pushes {
     }
 }
 
-/// A server without this protocol or this command, or without the right to it. What may pass, such as too
-/// many clients, is no refusal.
+/// Whether a server does not have this protocol or command, or the user has no right to it. An error that may
+/// pass, such as too many clients, is no refusal.
 fn is_refusal(error: &redis::RedisError) -> bool {
     let is_unknown = || error.detail().is_some_and(|why| why.to_lowercase().contains("unknown"));
     match error.code() {

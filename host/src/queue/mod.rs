@@ -63,7 +63,7 @@ pub(crate) mod server;
 mod servers;
 pub(crate) mod sessions;
 pub(crate) mod settle;
-mod size;
+pub(crate) mod size;
 pub(crate) mod stand;
 pub(crate) mod status;
 pub(crate) mod tally;

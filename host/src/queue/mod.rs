@@ -45,6 +45,7 @@ pub(crate) mod minutes;
 mod node;
 mod nodes;
 pub(crate) mod orders;
+mod pace;
 pub(crate) mod pause;
 pub(crate) mod produce;
 mod pushes;

@@ -67,6 +67,7 @@ pub(crate) mod settle;
 pub(crate) mod size;
 pub(crate) mod stand;
 pub(crate) mod status;
+mod steps;
 pub(crate) mod tally;
 mod tracking;
 pub(crate) mod turns;

@@ -122,10 +122,7 @@ impl Link {
     pub(super) fn together<'k>(&self, keys: &'k [String]) -> Vec<Vec<&'k str>> {
         let mut parts: Vec<(Option<u16>, Vec<&str>)> = Vec::new();
         for key in keys {
-            let slot = match self.redis.nodes.destination_of_key(key.as_bytes()) {
-                Destination::Slot(slot) => Some(slot),
-                _ => None,
-            };
+            let slot = self.redis.nodes.destination_of_key(key.as_bytes()).slot();
             match parts.iter_mut().find(|(known, _)| *known == slot) {
                 Some((_, part)) => part.push(key),
                 None => parts.push((slot, vec![key])),

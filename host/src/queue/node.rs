@@ -92,7 +92,7 @@ impl Node {
         takes_messages: bool,
     ) -> RedisResult<OpenConnection> {
         let mut connection = if takes_messages {
-            self.endpoint.speaking()?.connect(config).await?
+            self.endpoint.taking_messages()?.connect(config).await?
         } else {
             self.endpoint.connect(config).await?
         };

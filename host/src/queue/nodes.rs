@@ -35,6 +35,12 @@ pub(super) enum Destination {
     Node(Arc<Node>),
 }
 
+impl Destination {
+    pub(super) fn slot(&self) -> Option<u16> {
+        if let Destination::Slot(slot) = self { Some(*slot) } else { None }
+    }
+}
+
 /// All servers.
 #[derive(Debug, Clone)]
 pub(super) enum Nodes {
@@ -66,22 +72,18 @@ impl Nodes {
     /// Asks Sentinels or nodes of a cluster for the server of a destination.
     async fn find(&self, to: &Destination) -> RedisResult<Arc<Node>> {
         match (self, to) {
-            (_, Destination::Node(node)) => Ok(node.clone()),
-            (Nodes::Single(node), _) => Ok(node.clone()),
+            (_, Destination::Node(node)) | (Nodes::Single(node), _) => Ok(node.clone()),
             (Nodes::Sentinel(sentinels), _) => sentinels.clone().primary().await,
-            (Nodes::Cluster(cluster), Destination::Slot(slot)) => cluster.of(Some(*slot)).await,
-            (Nodes::Cluster(cluster), Destination::Any) => cluster.of(None).await,
+            (Nodes::Cluster(cluster), to) => cluster.of(to.slot()).await,
         }
     }
 
     /// The server of a destination, if it is known without asking.
     pub(super) fn known(&self, to: &Destination) -> Option<Arc<Node>> {
         match (self, to) {
-            (_, Destination::Node(node)) => Some(node.clone()),
-            (Nodes::Single(node), _) => Some(node.clone()),
+            (_, Destination::Node(node)) | (Nodes::Single(node), _) => Some(node.clone()),
             (Nodes::Sentinel(sentinels), _) => sentinels.known(),
-            (Nodes::Cluster(cluster), Destination::Slot(slot)) => cluster.known(Some(*slot)),
-            (Nodes::Cluster(cluster), Destination::Any) => cluster.known(None),
+            (Nodes::Cluster(cluster), to) => cluster.known(to.slot()),
         }
     }
 

@@ -29,16 +29,17 @@ const MOST: usize = 100_000;
 /// The messages of the servers of one link, and the replies that still hold.
 #[derive(Debug, Default)]
 pub(super) struct Pushes {
-    heard: Arc<Heard>,
+    shared: Arc<SharedReplies>,
     /// Whether a server does not tell of changes. Then nothing is remembered.
     is_refused: AtomicBool,
 }
 
+/// The replies, for the connections that take messages and for callers.
 #[derive(Debug, Default)]
-struct Heard {
+struct SharedReplies {
     replies: Guarded<Replies>,
     /// Notified when replies were forgotten.
-    told: Notify,
+    forgotten: Notify,
 }
 
 /// The replies by key. Only one command at a time asks about a key.
@@ -58,7 +59,7 @@ struct Known {
     at: Instant,
 }
 
-impl Heard {
+impl SharedReplies {
     /// Takes a message of a server.
     fn push(&self, push: PushInfo) {
         let mut replies = self.replies.lock();
@@ -77,16 +78,16 @@ impl Heard {
             PushKind::Disconnection => *replies = Replies::default(),
             _ => return,
         }
-        self.told.notify_one();
+        self.forgotten.notify_one();
     }
 }
 
 impl Pushes {
     /// The function that a connection calls for each message of its server.
     fn sender(&self) -> impl Fn(PushInfo) -> Result<(), SendError> + Send + Sync + 'static {
-        let heard = self.heard.clone();
+        let shared = self.shared.clone();
         move |push| {
-            heard.push(push);
+            shared.push(push);
             Ok(())
         }
     }
@@ -119,22 +120,22 @@ impl Pushes {
 
     /// Forgets all replies: a connection is closed, and no server tells of its keys any more.
     pub(super) fn forget(&self) {
-        *self.heard.replies.lock() = Replies::default();
-        self.heard.told.notify_one();
+        *self.shared.replies.lock() = Replies::default();
+        self.shared.forgotten.notify_one();
     }
 
     /// Forgets all replies if slots have changed hands since they were read. A slot moves key by key, and no
     /// server tells of a key that does not exist.
     pub(super) fn count_moves(&self, moves: u64) {
-        let mut replies = self.heard.replies.lock();
+        let mut replies = self.shared.replies.lock();
         if replies.moves != moves {
             *replies = Replies { moves, ..Replies::default() };
         }
     }
 
     /// Waits until replies were forgotten, at most for the time `rest`.
-    pub(super) async fn heard(&self, rest: Duration) {
-        let _ = tokio::time::timeout(rest, self.heard.told.notified()).await;
+    pub(super) async fn forgotten(&self, rest: Duration) {
+        let _ = tokio::time::timeout(rest, self.shared.forgotten.notified()).await;
     }
 
     /// Whether a server does not tell of changes, so that nothing is remembered.
@@ -144,7 +145,7 @@ impl Pushes {
 
     /// The reply to a command about this key, if it still holds. None: the caller sends the command now.
     pub(super) fn known(&self, key: &[u8], command: &Cmd) -> Option<Value> {
-        let mut replies = self.heard.replies.lock();
+        let mut replies = self.shared.replies.lock();
         if let Some(known) = replies.known.get(key)
             && known.at.elapsed() < HOLDS
             && known.command == command.get_packed_command()
@@ -158,7 +159,7 @@ impl Pushes {
 
     /// Remembers a reply, unless the key has changed since [`Pushes::known`] returned none for it.
     pub(super) fn learn(&self, key: &[u8], command: &Cmd, reply: &Value) {
-        let mut replies = self.heard.replies.lock();
+        let mut replies = self.shared.replies.lock();
         if replies.asked.remove(key) && !self.are_refused() {
             if replies.known.len() >= MOST {
                 replies.known.clear();

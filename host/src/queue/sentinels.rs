@@ -213,7 +213,7 @@ async fn listen(sentinels: &Weak<Sentinels>, sentinel: &Endpoint, switched: &Arc
             tell.notify_one();
             Ok::<(), SendError>(())
         });
-    let mut connection = sentinel.speaking()?.connect(&config).await?;
+    let mut connection = sentinel.taking_messages()?.connect(&config).await?;
     connection.calls.subscribe(SWITCHED).await?;
     while let Some(all) = sentinels.upgrade() {
         if let Some(answer) = all.ask_on(&mut connection.calls).await? {

@@ -120,7 +120,7 @@ impl Ending {
     /// Leaves out the fields of a completed task if nothing needs them here, in a queue with these rules.
     /// They are needed if the task keeps them, or if it may have to fail because Redis refuses its effects or
     /// its result.
-    pub(crate) fn under(mut self, rules: &QueueRules) -> Ending {
+    pub(crate) fn without_spare_fields(mut self, rules: &QueueRules) -> Ending {
         let all = self.subject.bytes();
         let EndingSubject::Task(task) = &mut self.subject else { return self };
         let bytes = task.fields.iter().map(Field::bytes).sum();

@@ -163,6 +163,7 @@ pub(super) fn found(
     let mut found = Vec::new();
     for (hash, reply) in asked.iter().zip(replies) {
         let values = link.shaped(WHAT, reply::array(reply?))?;
+        debug_assert_eq!(values.len(), hash.fields.len(), "HMGET has a value for each field");
         found.extend(hash.fields.iter().copied().zip(values));
     }
     Ok(found)

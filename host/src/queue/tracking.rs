@@ -34,7 +34,7 @@ pub(crate) struct Waited {
     /// The streams that have an entry after their position, with the id of that entry.
     pub ready: Vec<StreamPosition>,
     /// The streams whose node of a cluster does not answer. Empty if no node answers: that is an error.
-    pub away: Vec<String>,
+    pub unreachable: Vec<String>,
 }
 
 /// How often all streams are read if a server does not tell of changes.
@@ -51,17 +51,17 @@ pub(super) async fn wait(
     loop {
         let waited = read(link, positions).await?;
         let left = until.saturating_duration_since(Instant::now());
-        if !waited.ready.is_empty() || !waited.away.is_empty() {
+        if !waited.ready.is_empty() || !waited.unreachable.is_empty() {
             return Ok(waited);
         }
         if left.is_zero() {
             // A connection that was lost without a notice would stay silent. If so, the ping drops it, and
-            // the next wait reads its streams again and finds which nodes are away.
+            // the next wait reads its streams again and finds which nodes cannot be reached.
             let nodes = link.at_each_node().await?;
             futures_util::future::join_all(nodes.iter().map(|node| node.ping_for(WAIT))).await;
             return Ok(waited);
         }
-        pushes.heard(if pushes.are_refused() { left.min(POLL) } else { left }).await;
+        pushes.forgotten(if pushes.are_refused() { left.min(POLL) } else { left }).await;
     }
 }
 
@@ -82,7 +82,7 @@ async fn read(link: &Link, positions: &[StreamPosition]) -> QueueResult<Waited> 
         match found {
             Err(error) if error.may_pass() => {
                 lost = Some(error);
-                waited.away.push(position.stream.clone());
+                waited.unreachable.push(position.stream.clone());
             }
             found => {
                 let first = link.shaped(WAIT, first_entry(found?))?;
@@ -92,7 +92,7 @@ async fn read(link: &Link, positions: &[StreamPosition]) -> QueueResult<Waited> 
         }
     }
     match lost {
-        Some(error) if waited.away.len() == positions.len() => Err(error),
+        Some(error) if waited.unreachable.len() == positions.len() => Err(error),
         _ => Ok(waited),
     }
 }

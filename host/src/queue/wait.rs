@@ -77,7 +77,7 @@ pub(crate) async fn wait_for_any(
         Ok(StreamPosition { stream: reply::text(stream)?, after: reply::text(id)? })
     };
     let ready = link.read(WHAT, &wait, |streams| reply::each(streams, position)).await?;
-    Ok(Waited { ready, away: Vec::new() })
+    Ok(Waited { ready, unreachable: Vec::new() })
 }
 
 /// The purpose of the calls of [`stops`], for errors.

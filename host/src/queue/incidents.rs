@@ -27,7 +27,7 @@ pub(crate) struct SeenIncident {
     pub seen: u64,
 }
 
-/// Who knows of an incident. Times are milliseconds since the Unix epoch.
+/// An operator knows of an incident. Times are milliseconds since the Unix epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Acknowledgement {
     pub by: String,

@@ -274,7 +274,7 @@ impl Queue {
     }
 }
 
-/// What became of the tasks of a page for one queue.
+/// The result for the tasks of a page for one queue.
 #[derive(Default)]
 struct Delivered {
     /// The entries of tasks that are in their queue.

@@ -19,7 +19,7 @@ use super::tally::{Depth, Tally};
 
 /// The minutes of an hour.
 pub(super) const HOUR: u64 = 60;
-/// What the commands are for, in errors.
+/// The purpose of the commands, for errors.
 pub(super) const WHAT: &str = "read the history";
 
 /// How long the steps of a history are.

@@ -65,7 +65,7 @@ pub(super) async fn wait(
     }
 }
 
-/// What the calls of [`wait`] are for, in errors.
+/// The purpose of the calls of [`wait`], for errors.
 const WAIT: &str = "wait for new tasks";
 
 /// Finds the streams that have an entry after their position now. An error means that no node answers, or

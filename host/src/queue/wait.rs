@@ -175,7 +175,7 @@ impl Queue {
     }
 }
 
-/// What [`with_delayed`] is for, in errors.
+/// The purpose of the calls of [`with_delayed`], for errors.
 const DELAYED: &str = "look for delayed tasks";
 
 /// Finds the queues that have delayed tasks which are due at some time. Returns their places in the list.

@@ -125,8 +125,10 @@ pub struct TaskStatus {
     pub child_of: Option<String>,
     /// The tasks that join the flows which this task started.
     pub flows: Vec<TaskName>,
-    /// How many tasks its handler enqueued, without those of flows, and the names of the first ones.
-    pub sent: (u64, Vec<TaskName>),
+    /// How many tasks its handler enqueued, without those of flows.
+    pub sent: u64,
+    /// The first tasks that its handler enqueued.
+    pub first_sent: Vec<TaskName>,
     /// Its fields, if its queue keeps those of tasks that have completed.
     pub fields: Option<KeptFields>,
 }
@@ -161,7 +163,8 @@ impl TaskStatus {
                 b"sent" => {
                     let text = text();
                     let (count, names) = text.split_once('\n').unwrap_or_default();
-                    task.sent = (count.parse().unwrap_or(0), TaskName::read_list(names));
+                    task.sent = count.parse().unwrap_or(0);
+                    task.first_sent = TaskName::read_list(names);
                 }
                 b"flows" => task.flows = TaskName::read_list(&text()),
                 b"flow" => task.child_of = text().split_once(' ').map(|(_, flow)| flow.to_owned()),

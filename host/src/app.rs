@@ -27,7 +27,7 @@ use crate::mask::FieldMask;
 use crate::metrics::{AlarmBoard, Sources};
 use crate::plugins::{Plugins, Shelf, Source, UNWATCHED, user_cache};
 use crate::queue::orders::Orders;
-use crate::queue::server::SizeLimits;
+use crate::queue::size::SizeLimits;
 use crate::queue::upkeep::Danger;
 use crate::queue::{self, Link, Redis};
 use crate::reload::{self, ConfigReloads, FileWatch, Reloader, SandboxSize};

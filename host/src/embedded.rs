@@ -5,8 +5,8 @@
 //!
 //!     lock ─▶ program ─▶ shut down the orphan of a killed host, if any ─▶ server thread ─▶ PING ─▶ Embedded
 //!
-//! Files under `data_dir/redis`: `lock` (held while the host runs, and holds its pid), `redis.sock`,
-//! `redis.log`, and Redis's own.
+//! Files under `data_dir/redis`: `lock` (locked while the host runs; its text is the host's pid),
+//! `redis.sock`, `redis.log`, and the files of Redis.
 //!
 //! Not here: the client's connections (`queue`). This module itself sends only PING and SHUTDOWN (`socket`).
 
@@ -31,17 +31,19 @@ use tokio::time::{Instant, sleep};
 
 pub(crate) use error::EmbeddedError;
 
+use crate::secrets::hex;
 use server::{Launch, Server};
 use socket::PingReply;
 
 /// A Unix socket's path is at most 107 bytes on Linux and 103 elsewhere.
 const MAX_SOCKET_PATH_BYTES: usize = 100;
-/// How long a started server may give no answer. A server that loads its file answers `LOADING`.
+/// A server counts as failed after it has not answered for this long. While it loads its file, it answers
+/// `LOADING`.
 const SILENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
-/// How long the lock is asked for: a child that another thread starts has a copy of it until it runs its
-/// program.
-const COPIED: Duration = Duration::from_millis(500);
+/// How long to try to take the lock. A child process that another thread starts has a copy of the handle
+/// until it runs its program, so the lock of a host that has ended may be held for a moment.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A running private Redis. Dropping it asks the server to end; [`Embedded::stop`] also waits for the end.
 #[derive(Debug)]
@@ -79,32 +81,26 @@ impl Embedded {
         Ok(Embedded { server })
     }
 
-    /// Asks the server to end, waits up to 15 seconds, then kills it. After that, everything that was written
-    /// to it is in its file.
+    /// Asks the server to end, waits up to 15 seconds, then kills it. After this call all written data is in
+    /// the server's file.
     pub(crate) async fn stop(self) {
         self.server.stop().await;
     }
 }
 
-/// The path of the socket for this `data_dir`, whether a server runs or not: `redis/redis.sock` in it. If
-/// that is too long for a socket, it is a path in the folder for temporary files, always the same for the
-/// same `data_dir`.
+/// The path of the socket for this `data_dir`, also if no server runs: `redis/redis.sock` in it. If that path
+/// is too long for a socket, the socket is in the folder for temporary files. The path depends only on
+/// `data_dir`.
 pub(crate) fn socket_path(data_dir: &Path) -> PathBuf {
     let data_dir = absolute(data_dir);
     let socket = data_dir.join("redis/redis.sock");
     if socket.as_os_str().len() <= MAX_SOCKET_PATH_BYTES {
         return socket;
     }
-    let mut name = String::from("tqhost-");
-    for byte in Sha256::digest(data_dir.as_os_str().as_bytes()).iter().take(16) {
-        let _ = write!(name, "{byte:02x}");
-    }
-    let short = std::env::temp_dir().join(&name).join("redis.sock");
-    if short.as_os_str().len() <= MAX_SOCKET_PATH_BYTES {
-        short
-    } else {
-        Path::new("/tmp").join(name).join("redis.sock")
-    }
+    let digest = Sha256::digest(data_dir.as_os_str().as_bytes());
+    let short = format!("tqhost-{}/redis.sock", hex(&digest[..16]));
+    let socket = std::env::temp_dir().join(&short);
+    if socket.as_os_str().len() <= MAX_SOCKET_PATH_BYTES { socket } else { Path::new("/tmp").join(short) }
 }
 
 /// Whether a server listens on the socket of this `data_dir`.
@@ -125,6 +121,7 @@ pub(crate) fn url(data_dir: &Path) -> String {
     url
 }
 
+/// Waits until the server answers PING, or has failed.
 async fn wait_until_ready(server: &Server, socket: &Path, log: &Path) -> Result<(), EmbeddedError> {
     let mut deadline = Instant::now() + SILENCE;
     loop {
@@ -149,10 +146,10 @@ fn take_lock(folder: &Path) -> Result<File, EmbeddedError> {
     let path = folder.join("lock");
     let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
     let mut file = open.map_err(io("open", &path))?;
-    let until = Instant::now() + COPIED;
+    let until = Instant::now() + LOCK_TIMEOUT;
     let locked = loop {
         match file.try_lock() {
-            Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(COPIED / 50),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(LOCK_TIMEOUT / 50),
             locked => break locked,
         }
     };
@@ -171,8 +168,8 @@ fn take_lock(folder: &Path) -> Result<File, EmbeddedError> {
     Ok(file)
 }
 
-/// Makes a folder that no other user can look into. A folder of another user is refused: in `/tmp`, anybody
-/// can make one.
+/// Makes a folder that no other user can read. It is an error if the folder belongs to another user: in
+/// `/tmp`, any user can make one.
 fn own_folder(path: &Path) -> Result<(), EmbeddedError> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io("create", path))?;
     let metadata = path.symlink_metadata().map_err(io("look at", path))?;
@@ -185,6 +182,7 @@ fn own_folder(path: &Path) -> Result<(), EmbeddedError> {
     Ok(())
 }
 
+/// The last lines of the server's log.
 fn log_tail(log: &Path) -> String {
     const LINES: usize = 12;
     const MAX_BYTES: usize = 4096;

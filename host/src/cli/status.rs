@@ -136,13 +136,13 @@ fn render(
         lines.push(("children", tree::children(flow, &family.below.children, paint)));
     }
     lines.extend(family.below.flows.iter().map(|then| ("flow", tree::flow(then, paint))));
-    let (sent, named) = &task.sent;
-    for (at, TaskName { queue, id }) in named.iter().enumerate() {
+    for (at, TaskName { queue, id }) in task.first_sent.iter().enumerate() {
         let label = if at == 0 { "outbox" } else { "" };
         lines.push((label, format!("{queue} {}", text::escape(id))));
     }
-    if *sent > named.len() as u64 {
-        lines.push(("", format!("and {} more", sent - named.len() as u64)));
+    let more = task.sent.saturating_sub(task.first_sent.len() as u64);
+    if more > 0 {
+        lines.push(("", format!("and {more} more")));
     }
     if let Some(TaskName { queue, id }) = &family.child_of {
         lines.push(("child of", format!("{queue} {}", text::escape(id))));

@@ -297,7 +297,7 @@ impl Queue {
             }
         }
         let unread =
-            self.group_position().await?.map_or_else(|| FIRST.to_owned(), |at| format!("({}", at.delivered));
+            self.group().await?.map_or_else(|| FIRST.to_owned(), |at| format!("({}", at.last_delivered));
         let (mut from, mut seen) = (unread, 0);
         while seen < PAGE {
             let page = self.names("XRANGE", &from, "+", PAGE - seen).await?;

@@ -1,7 +1,7 @@
 //! Finds the program for the private Redis.
 //!
-//! In: a list of folders as in `PATH`. Out: the path of its `redis-server`, or of its `valkey-server` if that
-//! one is missing or too old; or why neither can be used.
+//! In: a list of folders as in `PATH`. Out: the path of `redis-server` in them, or of `valkey-server` if
+//! `redis-server` is missing or too old; or why neither can be used.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
@@ -18,16 +18,13 @@ const NAMES: [&str; 2] = ["redis-server", "valkey-server"];
 const OLDEST: (u32, u32) = (7, 0);
 const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// `path` is a list of folders as in `PATH`. If no program can be used, the error is about the first one.
+/// Finds a program in `path`, a list of folders as in `PATH`. If none can be used, the error is about the
+/// first one that was found.
 pub(super) async fn find(path: &OsStr) -> Result<PathBuf, EmbeddedError> {
     let mut first_error = None;
     for name in NAMES {
-        let Some(program) = std::env::split_paths(path)
-            .map(|folder| folder.join(name))
-            .find(|program| is_executable(program))
-        else {
-            continue;
-        };
+        let mut programs = std::env::split_paths(path).map(|folder| folder.join(name));
+        let Some(program) = programs.find(|program| is_executable(program)) else { continue };
         match check_version(&program).await {
             Ok(()) => return Ok(program),
             Err(error) => first_error = first_error.or(Some(error)),
@@ -37,10 +34,8 @@ pub(super) async fn find(path: &OsStr) -> Result<PathBuf, EmbeddedError> {
 }
 
 fn is_executable(path: &Path) -> bool {
-    path.is_absolute()
-        && path
-            .metadata()
-            .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+    let metadata = path.metadata();
+    path.is_absolute() && metadata.is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
 async fn check_version(program: &Path) -> Result<(), EmbeddedError> {

@@ -2,9 +2,9 @@
 //!
 //! In: what to launch. Out: a process that runs until [`Server::stop`] or the end of the host.
 //!
-//! The kernel ends the process when the thread that spawned it ends ("parent death signal"). So one thread
-//! spawns it, waits for it and spawns it again, until [`Server::stop`]. A `kill -9` of the host ends that
-//! thread too.
+//! The kernel ends the process when the thread that spawned it ends ("parent death signal"), which also a
+//! `kill -9` of the host causes. So one thread spawns the process, waits for its end and spawns it again,
+//! until [`Server::stop`].
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -58,10 +58,11 @@ struct Supervision {
 struct ServerState {
     /// Set until the process is reaped, so it is never the pid of another process.
     pid: Option<Pid>,
-    /// The server has answered once. From then on it is started again when it ends.
+    /// Whether the server has answered once. From then on it is started again when it ends.
     ready: bool,
+    /// Whether the server is to end for good.
     stopping: bool,
-    /// Why it ended before it was ready.
+    /// Why the server ended before it was ready.
     failed: Option<String>,
 }
 
@@ -73,8 +74,8 @@ impl Server {
         let of_thread = Arc::clone(&shared);
         std::thread::Builder::new().name("redis-server".into()).spawn(move || {
             of_thread.supervise(&launch);
-            // A drop alone might keep the lock for a moment: another thread of the host may be forking a
-            // process, which then has a copy of the handle.
+            // Dropping the file is not enough: another thread of the host may just be forking a process,
+            // which then has a copy of the handle.
             let _ = lock.unlock();
             drop(done);
         })?;
@@ -86,13 +87,14 @@ impl Server {
         self.shared.state.lock().pid
     }
 
-    /// Notes whether the server is `ready`. Fails with the reason if it ended before it was.
+    /// Notes whether the server is `ready`. Returns an error with the reason if it ended before that.
     pub(super) fn check(&self, ready: bool) -> Result<(), String> {
         let mut state = self.shared.state.lock();
         state.ready |= ready;
         state.failed.clone().map_or(Ok(()), Err)
     }
 
+    /// Asks the server to end, and kills it if it takes longer than [`STOP_TIMEOUT`]. Waits for its end.
     pub(super) async fn stop(mut self) {
         self.shared.end(Signal::SIGTERM);
         if timeout(STOP_TIMEOUT, &mut self.ended).await.is_err() {
@@ -110,6 +112,7 @@ impl Drop for Server {
 }
 
 impl Supervision {
+    /// Ends the server for good, by this signal.
     fn end(&self, signal: Signal) {
         let mut state = self.state.lock();
         state.stopping = true;
@@ -152,7 +155,7 @@ impl Supervision {
         }
     }
 
-    /// Returns `None` when the server is to stop.
+    /// Starts the process. None: the server is to end.
     fn spawn(&self, launch: &Launch) -> io::Result<Option<Child>> {
         let mut command = command(launch)?;
         let mut state = self.state.lock();
@@ -164,7 +167,8 @@ impl Supervision {
         Ok(Some(child))
     }
 
-    /// Waits for the end without reaping, so that no other process gets the pid before `state` forgets it.
+    /// Waits for the end of the process, and returns how it ended. The process is reaped after `state` has
+    /// forgotten its pid, so that this pid is not yet that of another process.
     fn wait(&self, mut child: Child) -> String {
         let pid = self.state.lock().pid;
         if let Some(pid) = pid {
@@ -176,6 +180,7 @@ impl Supervision {
     }
 }
 
+/// The command that starts the server, with its log.
 fn command(launch: &Launch) -> io::Result<Command> {
     if launch.log.metadata().is_ok_and(|metadata| metadata.len() > MAX_LOG_BYTES) {
         rotate(&launch.log)?;
@@ -184,16 +189,8 @@ fn command(launch: &Launch) -> io::Result<Command> {
     let mut command = Command::new(&launch.program);
     command.args(["--port", "0", "--daemonize", "no", "--unixsocketperm", "700"]);
     command.arg("--unixsocket").arg(&launch.socket).arg("--dir").arg(&launch.folder);
-    command.args([
-        "--appendonly",
-        "yes",
-        "--appendfsync",
-        "everysec",
-        "--save",
-        "",
-        "--maxmemory-policy",
-        "noeviction",
-    ]);
+    command.args(["--appendonly", "yes", "--appendfsync", "everysec", "--save", ""]);
+    command.args(["--maxmemory-policy", "noeviction"]);
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     // Ctrl-C in the terminal must not end it: the host needs Redis until its attempts are settled.
     command.process_group(0);
@@ -218,7 +215,7 @@ fn end_with_this_thread(command: &mut Command) {
     }
 }
 
-/// Renames the last log, so that a new one begins. There are never more than two.
+/// Renames the last log, so that a new log begins. There are at most these two.
 pub(super) fn rotate(log: &Path) -> io::Result<()> {
     match std::fs::rename(log, log.with_extension("log.1")) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -1,7 +1,7 @@
 //! Sends PING and SHUTDOWN to the private Redis, before the host's own connections are made.
 //!
-//! The commands are written by hand: only `queue` has a Redis client, and its connections need a server that
-//! is ready.
+//! The commands are written to the socket directly: only `queue` may use the crate redis, and its connections
+//! need a server that is ready.
 
 use std::io;
 use std::path::Path;
@@ -25,15 +25,17 @@ pub(super) enum PingReply {
     Pong,
     /// The server reads its append-only file.
     Loading,
+    /// The server answered something else.
     Other,
 }
 
-/// Whether a server listens. A server that has no room for another connection counts as listening.
+/// Whether a server listens on the socket. A server that is too busy to accept the connection counts as
+/// listening.
 pub(super) async fn takes_connections(socket: &Path) -> bool {
     !matches!(timeout(CONNECT_TIMEOUT, UnixStream::connect(socket)).await, Ok(Err(_)))
 }
 
-/// Returns `None` when no server answers.
+/// Sends PING. None: no server answers.
 pub(super) async fn ping(socket: &Path) -> Option<PingReply> {
     let line = timeout(ANSWER_TIMEOUT, ask(socket, b"PING\r\n")).await.ok()?.ok()?;
     Some(match line.as_str() {
@@ -53,7 +55,7 @@ pub(super) async fn end_orphan(socket: &Path) -> io::Result<()> {
         socket = %socket.display(),
         "a private Redis of a host that is gone still runs: shutting it down"
     );
-    // A server that shuts down does not answer.
+    // A server that obeys sends no answer.
     let _ = timeout(ANSWER_TIMEOUT, ask(socket, b"SHUTDOWN\r\n")).await;
     // The server removes its socket once its file is written.
     if wait_until(|| async { !socket.exists() }).await {
@@ -65,12 +67,13 @@ pub(super) async fn end_orphan(socket: &Path) -> io::Result<()> {
         tracing::warn!(pid, "the orphaned Redis does not shut down: killing it");
         kill(Pid::from_raw(pid), Signal::SIGKILL)?;
     }
-    match wait_until(|| async { UnixStream::connect(socket).await.is_err() }).await {
-        true => Ok(()),
-        false => Err(io::ErrorKind::TimedOut.into()),
+    if wait_until(|| async { UnixStream::connect(socket).await.is_err() }).await {
+        return Ok(());
     }
+    Err(io::ErrorKind::TimedOut.into())
 }
 
+/// Waits up to [`ORPHAN_TIMEOUT`] for a condition. Returns whether it holds.
 async fn wait_until<F: Future<Output = bool>>(condition: impl Fn() -> F) -> bool {
     let deadline = Instant::now() + ORPHAN_TIMEOUT;
     loop {

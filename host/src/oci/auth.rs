@@ -1,7 +1,8 @@
-//! How a registry lets this host in: what it asks for, and the header that answers it.
+//! Authenticates this host at a registry.
 //!
-//! In: an answer with 401. Out: the header with a user and a password, or with a token that the registry's
-//! own service gives for them.
+//! In: an answer of the registry with 401, which says how to authenticate. Out: the header `authorization`
+//! for the next call. It has a user and a password, or a token that the registry's own service gives for
+//! them.
 //!
 //! ```text
 //! 401, Basic  ─▶ credentials of docker's configuration ─▶ header
@@ -24,7 +25,7 @@ use super::http::{Answer, RegistryHttp, place};
 use crate::config::{OciReference, is_local};
 use crate::guarded::Guarded;
 
-/// The largest answer with a token.
+/// The most bytes of an answer with a token.
 const MAX_TOKEN: u64 = 256 << 10;
 
 #[derive(Debug, Clone, Copy)]
@@ -33,17 +34,18 @@ pub(super) enum Access {
     Push,
 }
 
-/// The rights of this host at a registry, as far as they are known.
+/// The authentication of this host for one repository.
 pub(super) struct Authority {
     reference: OciReference,
     access: Access,
-    state: Guarded<State>,
+    known: Guarded<KnownHeader>,
 }
 
 #[derive(Default)]
-struct State {
-    /// It was good when it was used last.
+struct KnownHeader {
+    /// The last header. None: there is none yet, or the registry has refused it.
     header: Option<HeaderValue>,
+    /// Whether docker's configuration had credentials when they were last looked for.
     had_credentials: bool,
 }
 
@@ -62,20 +64,21 @@ struct TokenJson {
 
 impl Authority {
     pub(super) fn new(reference: &OciReference, access: Access) -> Authority {
-        Authority { reference: reference.clone(), access, state: Guarded::default() }
+        Authority { reference: reference.clone(), access, known: Guarded::default() }
     }
 
-    /// The header that let the last call in.
+    /// The header that the last call had.
     pub(super) fn header(&self) -> Option<HeaderValue> {
-        self.state.lock().header.clone()
+        self.known.lock().header.clone()
     }
 
-    /// The header is not good any more.
+    /// Forgets the header, which the registry has refused.
     pub(super) fn forget(&self) {
-        self.state.lock().header = None;
+        self.known.lock().header = None;
     }
 
-    /// The header for a second try. None: there are no credentials, and it asks for some.
+    /// The header for a second call, after the answer `refused`. None: docker's configuration has no
+    /// credentials of the kind that the registry asks for, or its service for tokens refuses them.
     pub(super) async fn answer(
         &self,
         http: &RegistryHttp,
@@ -83,12 +86,12 @@ impl Authority {
     ) -> Result<Option<HeaderValue>, OciError> {
         // Docker's file may have changed since the last time.
         let credential = docker::credential(self.reference.login()).await?;
-        *self.state.lock() = State { header: None, had_credentials: credential.is_some() };
+        *self.known.lock() = KnownHeader { header: None, had_credentials: credential.is_some() };
         let asked = refused.headers.get_all(WWW_AUTHENTICATE).iter();
         let asked = asked.filter_map(|value| challenge(value.to_str().ok()?)).next();
         let header = match (asked, credential) {
             (Some(Challenge::Basic), Some(Credential::Password(user, password))) => {
-                secret_header(&format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{password}"))))
+                basic_header(&user, &password)
             }
             (Some(Challenge::Bearer { realm, service }), credential) => {
                 let token = self.token(http, &realm, service.as_deref(), credential).await?;
@@ -96,11 +99,11 @@ impl Authority {
             }
             _ => None,
         };
-        self.state.lock().header.clone_from(&header);
+        self.known.lock().header.clone_from(&header);
         Ok(header)
     }
 
-    /// None: the registry's service refuses it.
+    /// Asks the service at `realm` for a token. None: the service refuses the credentials.
     async fn token(
         &self,
         http: &RegistryHttp,
@@ -110,9 +113,10 @@ impl Authority {
     ) -> Result<Option<String>, OciError> {
         let wrong = || OciError::lasting("the registry names a service for tokens that is not on TLS");
         let mut url = Url::parse(realm).map_err(|_| wrong())?;
-        let is_plain = self.reference.origin().starts_with("http://");
-        let is_near = url.host_str().is_some_and(is_local);
-        if url.scheme() != "https" && !(is_plain && is_near && url.scheme() == "http") {
+        // A registry without TLS on this machine may have its service there, too.
+        let may_be_plain =
+            self.reference.origin().starts_with("http://") && url.host_str().is_some_and(is_local);
+        if !(url.scheme() == "https" || may_be_plain && url.scheme() == "http") {
             return Err(wrong());
         }
         let actions = match self.access {
@@ -135,8 +139,7 @@ impl Authority {
         } else {
             url.query_pairs_mut().extend_pairs(asked);
             if let Some(Credential::Password(user, password)) = &credential {
-                let both = BASE64_STANDARD.encode(format!("{user}:{password}"));
-                header = secret_header(&format!("Basic {both}"));
+                header = basic_header(user, password);
             }
         }
         let answer = http.send(url.as_str(), &call, header).await?;
@@ -154,28 +157,34 @@ impl Authority {
         token.map(Some).ok_or_else(|| OciError::lasting(format!("{} gave no token", place(realm))))
     }
 
-    /// The way out of a refusal, for the operator.
+    /// Says what an operator can do about a refusal.
     pub(super) fn way_out(&self) -> String {
         let file = docker::file().map_or_else(
             || "docker's configuration (set DOCKER_CONFIG, there is no HOME)".to_owned(),
             |file| file.display().to_string(),
         );
         let registry = &self.reference.registry;
-        match self.state.lock().had_credentials {
-            true => format!("look at the credentials for {registry} in {file}, and at their rights"),
-            false => format!("there are no credentials for {registry} in {file}: docker login writes them"),
+        if self.known.lock().had_credentials {
+            format!("look at the credentials for {registry} in {file}, and at their rights")
+        } else {
+            format!("there are no credentials for {registry} in {file}: docker login writes them")
         }
     }
 }
 
-/// A header that is not printed.
+fn basic_header(user: &str, password: &str) -> Option<HeaderValue> {
+    secret_header(&format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{password}"))))
+}
+
+/// A header that hyper does not print. None: the text cannot be one.
 fn secret_header(text: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(text).ok()?;
     value.set_sensitive(true);
     Some(value)
 }
 
-/// Reads `Bearer realm="…",service="…"` and `Basic …`.
+/// Reads the header `www-authenticate`: `Bearer realm="…",service="…"` or `Basic …`. None: it asks for
+/// something else.
 fn challenge(text: &str) -> Option<Challenge> {
     let (scheme, mut rest) = text.trim().split_once(' ').unwrap_or((text.trim(), ""));
     if scheme.eq_ignore_ascii_case("basic") {

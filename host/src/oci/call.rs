@@ -1,8 +1,7 @@
-//! A call to a registry, and why it failed.
+//! A call to a registry, why it failed, and digests in the form of registries.
 //!
-//! Plain data, and digests in the form of registries. Not here: how it is sent (`http`).
+//! Not here: sending a call (`http`).
 
-use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,11 +14,12 @@ use crate::secrets::hex;
 /// How long a whole pull or push may take.
 pub(crate) const TRANSFER: Duration = Duration::from_secs(600);
 
-/// Why a registry gave nothing.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Why a pull or a push failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
 pub(crate) struct OciError {
     pub why: String,
-    /// The registry is away, slow or busy; nothing is known to be wrong with the reference.
+    /// Whether a later try may succeed: the registry cannot be reached, or is slow or busy.
     pub may_pass: bool,
 }
 
@@ -33,15 +33,7 @@ impl OciError {
     }
 }
 
-impl fmt::Display for OciError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.why)
-    }
-}
-
-impl std::error::Error for OciError {}
-
-/// A request without its place.
+/// A request without its url.
 pub(super) struct Call {
     pub(super) method: Method,
     pub(super) headers: Vec<(HeaderName, String)>,
@@ -59,12 +51,12 @@ impl Call {
     }
 }
 
-/// `sha256:` and the digits.
+/// The digest of these bytes, as registries write it.
 pub(super) fn digest_of(bytes: &[u8]) -> String {
     shown_digest(&Sha256::digest(bytes))
 }
 
-/// Returns a digest as registries write it.
+/// Returns a SHA-256 as registries write it: `sha256:` and the digits.
 pub(crate) fn shown_digest(hash: &[u8]) -> String {
     format!("sha256:{}", hex(hash))
 }

@@ -14,44 +14,42 @@ use tokio::sync::Semaphore;
 
 use super::call::OciError;
 
-/// The largest file that is read.
+/// The most bytes of the file that are read.
 const MAX_BYTES: u64 = 1 << 20;
 /// How long a helper program may take.
 const HELPER: Duration = Duration::from_secs(30);
-/// How long a helper program waits for those before it.
-const IN_LINE: Duration = Duration::from_secs(150);
+/// How long a call waits for the helper programs of calls before it.
+const TURN_TIMEOUT: Duration = Duration::from_secs(150);
 
-/// One helper runs at a time, so that one that does not end is not started again and again.
+/// Only one helper runs at a time, so that a helper that does not end is not started again and again.
 static TURN: Semaphore = Semaphore::const_new(1);
 
 pub(super) enum Credential {
     Password(String, String),
-    /// It is exchanged for a token of the registry.
+    /// An identity token, which is exchanged for a token of the registry.
     Token(String),
 }
 
-/// Where docker's configuration is.
+/// The path of docker's configuration. None: neither `DOCKER_CONFIG` nor `HOME` is set.
 pub(super) fn file() -> Option<PathBuf> {
     let own = std::env::var_os("DOCKER_CONFIG").map(PathBuf::from);
     let folder = own.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".docker")))?;
     Some(folder.join("config.json"))
 }
 
-/// None: docker has none for this registry.
+/// The credentials of docker for this registry. None: docker has none.
 pub(super) async fn credential(registry: &str) -> Result<Option<Credential>, OciError> {
     let Some(path) = file() else { return Ok(None) };
     let shown = path.display().to_string();
     let registry = registry.to_owned();
-    let Ok(turn) = tokio::time::timeout(IN_LINE, TURN.acquire()).await else {
+    let Ok(turn) = tokio::time::timeout(TURN_TIMEOUT, TURN.acquire()).await else {
         return Err(OciError::passing(format!("{shown}: its helper program is busy")));
     };
-    let looking = async move {
-        tokio::task::spawn_blocking(move || {
-            let _turn = turn;
-            look(&path, &registry)
-        })
-        .await
-    };
+    let looking = tokio::task::spawn_blocking(move || {
+        // The turn ends with the helper program, even if this call does not wait for it.
+        let _turn = turn;
+        look(&path, &registry)
+    });
     match tokio::time::timeout(HELPER, looking).await {
         Ok(Ok(found)) => found.map_err(|why| OciError::lasting(format!("{shown}: {why}"))),
         Ok(Err(_)) => Err(OciError::lasting(format!("{shown} cannot be read"))),
@@ -59,6 +57,7 @@ pub(super) async fn credential(registry: &str) -> Result<Option<Credential>, Oci
     }
 }
 
+/// Reads the file at `path`, and runs the helper program that it names. It may take as long as the helper.
 fn look(path: &Path, registry: &str) -> Result<Option<Credential>, String> {
     let file = match File::open(path) {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
@@ -72,7 +71,7 @@ fn look(path: &Path, registry: &str) -> Result<Option<Credential>, String> {
         }
         Ok(DockerCredential::IdentityToken(token)) => Ok(Some(Credential::Token(token))),
         Err(CredentialRetrievalError::NoCredentialConfigured) => Ok(None),
-        // The words of docker's helpers where they have none.
+        // Helpers of docker say this if they have no credentials for a registry.
         Err(CredentialRetrievalError::HelperFailure { stdout, .. })
             if stdout.contains("credentials not found") =>
         {

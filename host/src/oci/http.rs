@@ -1,9 +1,10 @@
 //! Requests to registries: hyper's client with rustls, as for object stores.
 //!
-//! In: a url and a call. Out: the answer, whose body is read in parts or up to a limit. It uses no proxy, and
-//! follows redirects only where it is asked to: a few, without credentials, and never from TLS to plain HTTP.
+//! In: a url and a call. Out: the answer, whose body is read in parts or up to a limit. The client uses no
+//! proxy. It follows redirects only if it is asked to: a few, without credentials, and never from TLS to
+//! plain HTTP.
 //!
-//! Not here: credentials (`auth`), what an answer means (`oci`).
+//! Not here: credentials (`auth`), the meaning of an answer (`repository`).
 
 use std::time::Duration;
 
@@ -23,14 +24,16 @@ use super::call::{Call, OciError, TRANSFER};
 use crate::chain::chain;
 use crate::tls::{self, Trust};
 
+/// How long a connection attempt may take.
 const CONNECT: Duration = Duration::from_secs(5);
-/// From the request to the head of its answer, unless the request has a body.
+/// The longest time from a request without a body to the head of its answer.
 const HEAD: Duration = Duration::from_secs(30);
-/// Between two parts of a body.
+/// The longest time between two parts of a body.
 const PART: Duration = Duration::from_secs(30);
+/// How long a connection without requests is kept.
 const IDLE: Duration = Duration::from_secs(30);
 const MAX_REDIRECTS: usize = 3;
-/// The most bytes of an answer that is an error.
+/// The most bytes of an answer with an error.
 const MAX_ERROR: u64 = 8 << 10;
 /// The longest code of an error that is shown.
 const MAX_CODE: usize = 40;
@@ -57,7 +60,7 @@ struct RegistryError {
 }
 
 impl RegistryHttp {
-    /// It reads the system's certificates, which takes a moment.
+    /// Makes the client. Reads the system's certificates, which takes a moment.
     pub(crate) fn new() -> Result<RegistryHttp, OciError> {
         let tls = tls::client(&Trust::SystemAnd(&[]), None);
         let tls = tls.map_err(|error| OciError::lasting(tls::unusable(&error)))?;
@@ -74,6 +77,7 @@ impl RegistryHttp {
         Ok(RegistryHttp(client))
     }
 
+    /// Sends a call, and waits for the head of its answer. An answer with any status is no error.
     pub(super) async fn send(
         &self,
         url: &str,
@@ -89,9 +93,9 @@ impl RegistryHttp {
             request = request.header(AUTHORIZATION, value);
         }
         let host = place(url);
-        let request = request.body(Full::new(call.body.clone()));
-        let request =
-            request.map_err(|_| OciError::lasting(format!("{host} leads to a url of a wrong form")))?;
+        let request = request
+            .body(Full::new(call.body.clone()))
+            .map_err(|_| OciError::lasting(format!("{host} leads to a url of a wrong form")))?;
         let wait = if call.body.is_empty() { HEAD } else { TRANSFER };
         let away = |why: &str| OciError::passing(format!("{host} cannot be reached: {why}"));
         match tokio::time::timeout(wait, self.0.request(request)).await {
@@ -104,7 +108,8 @@ impl RegistryHttp {
         }
     }
 
-    /// The answer at the end of the redirects.
+    /// Follows the redirects of an answer to a request at `url`. Returns the first answer that is no
+    /// redirect.
     pub(super) async fn followed(&self, url: &str, mut answer: Answer) -> Result<Answer, OciError> {
         let mut at = url.to_owned();
         for _ in 0..MAX_REDIRECTS {
@@ -114,15 +119,15 @@ impl RegistryHttp {
             at = answer.location(&at)?;
             answer = self.send(&at, &Call::new(Method::GET), None).await?;
         }
-        match answer.status.is_redirection() {
-            true => Err(OciError::lasting(format!("{} redirects too often", place(url)))),
-            false => Ok(answer),
+        if answer.status.is_redirection() {
+            return Err(OciError::lasting(format!("{} redirects too often", place(url))));
         }
+        Ok(answer)
     }
 }
 
 impl Answer {
-    /// Where the answer to a request at `from` leads.
+    /// The url to which the answer to a request at `from` redirects.
     pub(super) fn location(&self, from: &str) -> Result<String, OciError> {
         let wrong = |why: &str| OciError::lasting(format!("{} leads to {why}", place(from)));
         let to = self.headers.get(LOCATION).and_then(|value| value.to_str().ok());
@@ -141,17 +146,12 @@ impl Answer {
             let frame = tokio::time::timeout(PART, self.body.frame()).await;
             let frame =
                 frame.map_err(|_| OciError::passing("the registry stopped in the middle of an answer"))?;
-            match frame {
-                None => return Ok(None),
-                Some(Err(error)) => {
-                    return Err(OciError::passing(format!("an answer broke off: {}", chain(&error))));
-                }
-                // Trailers are no part of it.
-                Some(Ok(frame)) => {
-                    if let Ok(bytes) = frame.into_data() {
-                        return Ok(Some(bytes));
-                    }
-                }
+            let Some(frame) = frame else { return Ok(None) };
+            let frame = frame
+                .map_err(|error| OciError::passing(format!("an answer broke off: {}", chain(&error))))?;
+            // Trailers are left out.
+            if let Ok(bytes) = frame.into_data() {
+                return Ok(Some(bytes));
             }
         }
     }
@@ -170,7 +170,8 @@ impl Answer {
         Ok(all)
     }
 
-    /// The code of the first error that a registry tells. Its other words are not shown.
+    /// The code of the first error in an answer, such as `MANIFEST_UNKNOWN`. Other text of a registry is not
+    /// shown to users.
     pub(super) async fn code(self) -> Option<String> {
         let bytes = self.bytes(MAX_ERROR).await.ok()?;
         let told: Errors = serde_json::from_slice(&bytes).ok()?;

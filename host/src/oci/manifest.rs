@@ -1,7 +1,7 @@
 //! The manifest of a plugin in a registry.
 //!
-//! In: its bytes, from a registry, or a component that is pushed. Out: the layer with the component, or why
-//! the artifact is none; the bytes of config and manifest. Not here: requests (`oci`).
+//! To pull: in, the bytes of a manifest; out, the layer with the component, or why the artifact is no plugin.
+//! To push: in, a component; out, the bytes of its config and its manifest. Not here: requests (`http`).
 
 use serde::Deserialize;
 use serde_json::json;
@@ -18,9 +18,9 @@ pub(super) const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+js
 pub(super) const ACCEPTED: &str = "application/vnd.oci.image.manifest.v1+json, \
     application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.v2+json, \
     application/vnd.docker.distribution.manifest.list.v2+json";
-/// The bytes at the beginning of a component; those of a core module differ.
+/// The bytes at the beginning of a component. A core module begins with other bytes.
 const COMPONENT: &[u8] = b"\0asm\x0d\0\x01\0";
-/// Characters of a type that are shown.
+/// The most characters of a type that are shown.
 const MAX_TYPE: usize = 80;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +52,7 @@ struct Descriptor {
     size: u64,
 }
 
-/// `digest` is that of the bytes.
+/// Reads a manifest. `digest`: the digest of the bytes.
 pub(super) fn read(bytes: &[u8], digest: String) -> Result<Manifest, OciError> {
     let wrong = |why: String| {
         OciError::lasting(format!("it is no plugin: {why}; `tqhost plugins push` makes one of a component"))
@@ -64,19 +64,15 @@ pub(super) fn read(bytes: &[u8], digest: String) -> Result<Manifest, OciError> {
     }
     let config = read.config.ok_or_else(|| wrong("its manifest has no config".to_owned()))?;
     if config.media_type != CONFIG_TYPE {
-        return Err(wrong(format!(
-            "its config is of the type {}, not {CONFIG_TYPE}",
-            shown(&config.media_type)
-        )));
+        let found = shown(&config.media_type);
+        return Err(wrong(format!("its config is of the type {found}, not {CONFIG_TYPE}")));
     }
     let [layer] = &read.layers[..] else {
         return Err(wrong(format!("it has {} layers, not one", read.layers.len())));
     };
     if layer.media_type != LAYER_TYPE {
-        return Err(wrong(format!(
-            "its layer is of the type {}, not {LAYER_TYPE}",
-            shown(&layer.media_type)
-        )));
+        let found = shown(&layer.media_type);
+        return Err(wrong(format!("its layer is of the type {found}, not {LAYER_TYPE}")));
     }
     if !is_digest(&layer.digest) {
         return Err(wrong("the digest of its layer is not of the form sha256:…".to_owned()));
@@ -84,7 +80,7 @@ pub(super) fn read(bytes: &[u8], digest: String) -> Result<Manifest, OciError> {
     Ok(Manifest { digest, layer: Layer { digest: layer.digest.clone(), size: layer.size } })
 }
 
-/// The bytes of the config and of the manifest. The same component has the same ones each time.
+/// Returns the bytes of the config and of the manifest for a component. They depend on nothing else.
 pub(super) fn make(wasm: &[u8], exports: &[String], imports: &[String]) -> (Vec<u8>, Vec<u8>) {
     let is_component = wasm.starts_with(COMPONENT);
     let layer = digest_of(wasm);
@@ -110,7 +106,7 @@ pub(super) fn make(wasm: &[u8], exports: &[String], imports: &[String]) -> (Vec<
     (config, manifest.to_string().into_bytes())
 }
 
-/// A type as a registry names it, without what a terminal would carry out.
+/// A type as a registry names it, without characters that a terminal might interpret.
 fn shown(kind: &str) -> String {
     let is_plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '/' | '+' | '-' | '_');
     kind.chars().filter(is_plain).take(MAX_TYPE).collect()
@@ -138,14 +134,10 @@ mod tests {
         for (from, to, why) in [
             (
                 MANIFEST_TYPE,
-                "application/vnd.oci.image.index.v1+json",
-                "its manifest is of the type application",
+                "application/vnd.index+json",
+                "its manifest is of the type application/vnd.index",
             ),
-            (
-                CONFIG_TYPE,
-                "application/vnd.oci.image.config.v1+json",
-                "config.v1+json, not application/vnd.wasm",
-            ),
+            (CONFIG_TYPE, "application/vnd.config+json", "vnd.config+json, not application/vnd.wasm"),
             (LAYER_TYPE, "application/\\u001b[2Jtar", "its layer is of the type application/2Jtar, not"),
             ("\"layers\":[", "\"layers\":[],\"others\":[", "it has 0 layers, not one"),
             ("\"config\"", "\"other\"", "its manifest has no config"),

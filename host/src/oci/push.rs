@@ -1,8 +1,8 @@
 //! Pushes a component to a registry.
 //!
-//! In: a component with its names, and a reference with a tag. Out: the digest of its manifest. The blobs go
-//! first, so that a tag never leads to what is not there. Not here: whether a component can be a plugin
-//! (`cli::push`).
+//! In: a component with its names, and a reference with a tag. Out: the digest of its manifest. The blobs are
+//! pushed before the manifest, so that a tag never leads to a missing blob. Not here: whether a component can
+//! be a plugin (`cli::push`).
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
@@ -23,7 +23,8 @@ pub(crate) struct Pushed {
     pub imports: Vec<String>,
 }
 
-/// The digest by which it can be pulled for ever.
+/// Pushes a component. Returns the digest of its manifest, which can be pulled by this digest even if the tag
+/// moves.
 pub(crate) async fn push(
     http: RegistryHttp,
     reference: &OciReference,
@@ -37,6 +38,7 @@ pub(crate) async fn push(
 }
 
 impl Repository {
+    /// Pushes a blob, unless the repository has it already.
     async fn put_blob(&self, bytes: Bytes) -> Result<(), OciError> {
         let digest = digest_of(&bytes);
         let there = self.send(&self.url(&format!("blobs/{digest}")), &Call::new(Method::HEAD)).await?;
@@ -52,14 +54,16 @@ impl Repository {
         place.query_pairs_mut().append_pair("digest", &digest);
         let mut call = Call::new(Method::PUT).with(CONTENT_TYPE, "application/octet-stream");
         call.body = bytes;
-        let answer = match place.origin() == own.origin() {
-            true => self.send(place.as_str(), &call).await?,
+        let answer = if place.origin() == own.origin() {
+            self.send(place.as_str(), &call).await?
+        } else {
             // Another server gets no credentials.
-            false => self.http.send(place.as_str(), &call, None).await?,
+            self.http.send(place.as_str(), &call, None).await?
         };
         self.expect(answer, StatusCode::CREATED).await.map(drop)
     }
 
+    /// Pushes the manifest under the tag of the reference. Returns its digest.
     async fn put_manifest(&self, bytes: Bytes) -> Result<String, OciError> {
         let digest = digest_of(&bytes);
         let url = self.url(&format!("manifests/{}", self.reference.wanted()));

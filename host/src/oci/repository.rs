@@ -1,7 +1,7 @@
-//! One repository of a registry: what a tag leads to now, its manifest, its layer.
+//! One repository of a registry: the digest of a tag, the manifest, the layer.
 //!
-//! In: a reference. Out: digests and bytes that were checked, or why there are none, with the way out. Not
-//! here: requests (`http`), credentials (`auth`), the form of a manifest (`manifest`).
+//! In: a reference. Out: digests and bytes that were checked, or why there are none, and what to do about it.
+//! Not here: requests (`http`), credentials (`auth`), the form of a manifest (`manifest`).
 
 use http::header::{ACCEPT, HeaderName};
 use http::{Method, StatusCode};
@@ -15,11 +15,11 @@ use super::manifest::{self, Layer, Manifest};
 use crate::config::{OciReference, is_digest};
 use crate::file::MAX_BYTES;
 
-/// The largest manifest that is read.
+/// The most bytes of a manifest.
 const MAX_MANIFEST: u64 = 1 << 20;
 const DIGEST_HEADER: HeaderName = HeaderName::from_static("docker-content-digest");
 
-/// One repository of a registry, and how it lets this host in.
+/// One repository of a registry, and the authentication of this host there.
 pub(crate) struct Repository {
     pub(super) reference: OciReference,
     pub(super) http: RegistryHttp,
@@ -27,7 +27,7 @@ pub(crate) struct Repository {
 }
 
 impl Repository {
-    /// To pull this.
+    /// The repository of a plugin that is pulled.
     pub(crate) fn new(http: RegistryHttp, reference: &OciReference) -> Repository {
         Repository::with(http, reference, Access::Pull)
     }
@@ -46,8 +46,8 @@ impl Repository {
         let header = self.authority.header();
         let had_header = header.is_some();
         let mut answer = self.http.send(url, call, header).await?;
-        // Some registries (those of AWS) refuse a header that has expired with these, and ask for no other
-        // one. They ask a call without a header.
+        // Registries of AWS answer with these to a header that has expired, and do not say how to get a new
+        // one. They say it in the answer to a call without a header.
         if had_header && matches!(answer.status, StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST) {
             self.authority.forget();
             answer = self.http.send(url, call, None).await?;
@@ -61,17 +61,20 @@ impl Repository {
         }
     }
 
-    /// The digest that the tag has now, as the registry says, without a pull. None: it does not say.
+    /// The digest of the manifest under the tag now, without a pull. None: the registry does not tell it.
     pub(crate) async fn digest(&self) -> Result<Option<String>, OciError> {
         let url = self.url(&format!("manifests/{}", self.reference.wanted()));
         let call = Call::new(Method::HEAD).with(ACCEPT, manifest::ACCEPTED);
         let answer = self.send(&url, &call).await?;
-        self.check(&answer, StatusCode::OK, None)?;
+        if answer.status != StatusCode::OK {
+            // An answer to HEAD has no body, and so no code.
+            return Err(self.refusal(answer.status, None));
+        }
         let digest = answer.headers.get(DIGEST_HEADER).and_then(|value| value.to_str().ok());
         Ok(digest.filter(|digest| is_digest(digest)).map(str::to_owned))
     }
 
-    /// The manifest. If the reference has a digest, it is the manifest's.
+    /// The manifest. It is an error if the reference has another digest than the manifest.
     pub(crate) async fn manifest(&self) -> Result<Manifest, OciError> {
         let url = self.url(&format!("manifests/{}", self.reference.wanted()));
         let call = Call::new(Method::GET).with(ACCEPT, manifest::ACCEPTED);
@@ -84,15 +87,16 @@ impl Repository {
             return Err(OciError::lasting(why));
         }
         let manifest = manifest::read(&bytes, digest)?;
-        let (size, most) = (manifest.layer.size, MAX_BYTES);
-        if size > most {
-            let why = format!("the plugin has {size} bytes, and may have {} MiB", most >> 20);
+        let size = manifest.layer.size;
+        if size > MAX_BYTES {
+            let why = format!("the plugin has {size} bytes, and may have {} MiB", MAX_BYTES >> 20);
             return Err(OciError::lasting(why));
         }
         Ok(manifest)
     }
 
-    /// Writes the component, and checks it. After an error, what was written is worth nothing.
+    /// Writes the component to `to`, and checks its size and its digest. After an error, the caller deletes
+    /// what was written.
     pub(crate) async fn layer(
         &self,
         layer: &Layer,
@@ -105,31 +109,30 @@ impl Repository {
         let mut answer = self.expect(answer, StatusCode::OK).await?;
         let (mut left, mut hash) = (layer.size, Sha256::new());
         while let Some(bytes) = answer.next().await? {
-            let count = bytes.len() as u64;
-            left = left.checked_sub(count).ok_or_else(|| {
-                OciError::lasting(format!(
-                    "the layer is longer than the {} bytes of its manifest",
-                    layer.size
-                ))
-            })?;
+            let Some(rest) = left.checked_sub(bytes.len() as u64) else {
+                let size = layer.size;
+                let why = format!("the layer is longer than the {size} bytes of its manifest");
+                return Err(OciError::lasting(why));
+            };
+            left = rest;
             hash.update(&bytes);
-            to.write_all(&bytes).await.map_err(|error| kept(&error))?;
+            to.write_all(&bytes).await.map_err(unwritable)?;
         }
-        to.flush().await.map_err(|error| kept(&error))?;
+        to.flush().await.map_err(unwritable)?;
         if left > 0 {
             return Err(OciError::passing(format!("the layer ended {left} bytes early")));
         }
         let found = shown_digest(&hash.finalize());
-        match found == layer.digest {
-            true => Ok(()),
-            false => Err(OciError::lasting(format!(
-                "the layer is not the one of its manifest: its digest is {found}, not {}",
-                layer.digest
-            ))),
+        if found != layer.digest {
+            let digest = &layer.digest;
+            return Err(OciError::lasting(format!(
+                "the layer is not the one of its manifest: its digest is {found}, not {digest}"
+            )));
         }
+        Ok(())
     }
 
-    /// The error of an answer with another status, with the registry's own code.
+    /// Returns an answer with the `wanted` status. Otherwise returns an error with the registry's own code.
     pub(super) async fn expect(&self, answer: Answer, wanted: StatusCode) -> Result<Answer, OciError> {
         if answer.status == wanted {
             return Ok(answer);
@@ -137,11 +140,6 @@ impl Repository {
         let status = answer.status;
         let code = answer.code().await;
         Err(self.refusal(status, code.as_deref()))
-    }
-
-    /// Like [`Repository::expect`], where the answer has no body.
-    fn check(&self, answer: &Answer, wanted: StatusCode, code: Option<&str>) -> Result<(), OciError> {
-        if answer.status == wanted { Ok(()) } else { Err(self.refusal(answer.status, code)) }
     }
 
     fn refusal(&self, status: StatusCode, code: Option<&str>) -> OciError {
@@ -169,6 +167,6 @@ impl Repository {
     }
 }
 
-fn kept(error: &std::io::Error) -> OciError {
+fn unwritable(error: std::io::Error) -> OciError {
     OciError::passing(format!("the plugin cannot be written: {error}"))
 }

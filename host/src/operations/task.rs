@@ -124,8 +124,8 @@ impl TaskView {
             child_of: None,
             attempts: None,
             flows: None,
-            enqueued: task.sent.0,
-            enqueued_tasks: task.sent.1.clone(),
+            enqueued: task.sent,
+            enqueued_tasks: task.first_sent.clone(),
             fields: match &task.fields {
                 Some(KeptFields::Kept(fields)) => Some(FieldView::all(fields)),
                 _ => None,

@@ -288,11 +288,7 @@ impl Queue {
 
     /// The newest entry with this alias that was not delivered yet.
     async fn undelivered(&self, alias: &[u8]) -> QueueResult<Option<StreamEntry>> {
-        let position = match self.group_position().await {
-            Err(error) if error.is_no_group() => None,
-            position => position?,
-        };
-        let first = position.map_or_else(|| "-".to_owned(), |position| format!("({}", position.delivered));
+        let first = format!("({}", self.last_delivered().await?);
         let has_alias = |entry: &StreamEntry| self.alias_of(&entry.fields).is_some_and(|of| of == alias);
         let (mut last, mut search) = ("+".to_owned(), Search::default());
         while let Some(count) = search.page() {

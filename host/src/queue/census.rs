@@ -111,7 +111,7 @@ impl Queue {
             reply => reply,
         };
         let mut stops = stops.into_iter().map(stop).collect::<Result<Vec<_>, _>>()?.into_iter();
-        let stops = self.shaped(WHAT, self.stops(&mut stops, now_ms).ok_or(UnexpectedShape))?;
+        let stops = self.shaped(WHAT, self.stops(&mut stops, now_ms))?;
         let noted = self.shaped(WHAT, noted.map_or(Ok(None), reply::optional))?;
         let GroupCount { pending: running, last_delivered, lag } = group.unwrap_or_default();
         let first = self.range(&keys.stream, &format!("({last_delivered}"), "+", 1).await?;
@@ -171,8 +171,10 @@ pub(crate) fn group_name(item: Value) -> Shaped<String> {
 
 /// Redis's counts of a group.
 #[derive(Debug)]
-pub(super) struct GroupCount {
+pub(crate) struct GroupCount {
+    /// Entries that are delivered and not settled.
     pub pending: u64,
+    /// The last entry that was delivered.
     pub last_delivered: String,
     /// Entries that it has not read. None: Redis cannot tell.
     pub lag: Option<u64>,

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::items::{self, ItemFault, ItemTimes};
+use super::reason::Reason;
 use super::value;
 use crate::config;
 use crate::field::{END_NAMES, HOST_FIELDS, MAX_FIELDS, MAX_TASK_BYTES};
@@ -67,8 +68,6 @@ const SPAN: &str = "tq-span";
 const LINKS: &str = "tq-links";
 /// The place of a child in its flow, and the key of the flow.
 pub(super) const FLOW: &str = "tq-flow";
-/// The reason of a dead letter whose entry could not be decoded.
-pub(super) const MALFORMED: &str = "malformed";
 /// Fields that a dead letter adds to those of its task. They are dropped when it becomes a task again.
 const DEAD_ONLY: [&str; 8] = [
     "tq-queue",
@@ -418,8 +417,8 @@ pub(super) fn attempt_of(entry: &StreamEntry) -> u32 {
 pub fn revived(id: &str, fields: &RawFields) -> RawFields {
     let spent = [ID, ATTEMPT, DEFERRALS, CRASHES, OUTAGES, DELAY, DUE_AT, REQUEUED_AT, FLOW_FAILED];
     let mut kept = fields.clone();
-    // Nobody looked for the writer of an entry that could not be read.
-    if kept.contains(&raw("tq-reason", MALFORMED)) {
+    // An entry that could not be read was not asked who wrote it.
+    if kept.contains(&raw("tq-reason", Reason::Malformed.into_str())) {
         keep_open(&mut kept);
     }
     kept.retain(|(name, _)| {

@@ -99,8 +99,8 @@ impl Endpoint {
         Ok(Endpoint { client, secure })
     }
 
-    /// The same server, for connections on which it may also send messages that are no replies.
-    pub(super) fn speaking(&self) -> RedisResult<Endpoint> {
+    /// The same server, for connections on which it may send messages unasked.
+    pub(super) fn taking_messages(&self) -> RedisResult<Endpoint> {
         let info = self.client.get_connection_info().clone();
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let client = Client::open(info.set_redis_settings(settings))?;

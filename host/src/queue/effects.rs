@@ -21,6 +21,7 @@ use super::produce::{self, NewTask};
 use super::repeat;
 use super::reply;
 use super::script::{Part, ScriptCall};
+use super::value::idempotency_key;
 use crate::chain::chain;
 use crate::config::{self, TargetQueue};
 use crate::effects::{
@@ -367,7 +368,7 @@ pub(super) fn enqueue_call(
 
 /// The idempotency key of a task that goes to this queue.
 pub(super) fn outbox_key<'t>(task: &'t OutboxTask, target: &TargetQueue) -> Option<Cow<'t, [u8]>> {
-    produce::key_of(task.key.as_deref(), &task.fields, &target.key)
+    idempotency_key(task.key.as_deref(), &task.fields, &target.key)
 }
 
 /// The fields that the entry of a task has.

@@ -16,7 +16,7 @@ use super::keys::FlowKeys;
 use super::repeat;
 use super::reply;
 use super::script::{self, Part, ScriptCall};
-use super::server::{NEVER_TOO_LARGE, SizeLimits};
+use super::size::{NEVER_TOO_LARGE, SizeLimits};
 use super::status::{FlowProgress, Status, TaskName, TaskStatus};
 use crate::effects::{ChildResult, EffectError, OutboxTask};
 

@@ -9,7 +9,7 @@ use super::error::{QueueError, QueueResult};
 use super::keys::QueueKeys;
 use super::link::Link;
 use super::node::Recovery;
-use super::reply::{Shaped, UnexpectedShape};
+use super::reply::Shaped;
 use super::script::{Script, ScriptCall, Told};
 use crate::config::rules::Idempotency;
 use crate::config::{self, OnEnd, TargetQueue};
@@ -79,7 +79,7 @@ impl Queue {
 
     /// Turns a reply of an unexpected shape into an error of the call `what`.
     pub(crate) fn shaped<T>(&self, what: &'static str, shaped: Shaped<T>) -> QueueResult<T> {
-        shaped.map_err(|UnexpectedShape| QueueError::unexpected(what, self.link.address()))
+        self.link.shaped(what, shaped)
     }
 }
 

@@ -1,7 +1,7 @@
-//! The notes about incidents between two looks: since when there is an alarm, and who acknowledged it.
+//! The notes about incidents, which all hosts share: since when there is an alarm, and who acknowledged it.
 //!
-//! In: causes of alarms. Out: [`IncidentNotes`], which all hosts share. Causes are few: each is a kind of
-//! alarm about a queue, a plugin, hosts or Redis. They are written on a full Redis, too.
+//! In: causes of alarms. Out: [`IncidentNotes`]. Causes are few: each is a kind of alarm about a queue, a
+//! plugin, hosts or Redis. Notes are written on a full Redis, too.
 //!
 //! Not here: which alarms there are, and when a note is forgotten (`operations::incidents`).
 
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use utoipa::ToSchema;
 
-use super::error::{QueueError, QueueResult};
+use super::error::QueueResult;
 use super::keys;
 use super::link::Link;
 use super::reply;
@@ -27,12 +27,12 @@ pub(crate) struct SeenIncident {
     pub seen: u64,
 }
 
-/// Somebody knows of an incident. Times are milliseconds since the Unix epoch.
+/// An operator knows of an incident. Times are milliseconds since the Unix epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Acknowledgement {
     pub by: String,
     pub at: u64,
-    /// None: until the incident ends.
+    /// When the acknowledgement ends. None: with the incident.
     #[serde(default)]
     pub until: Option<u64>,
     #[serde(default)]
@@ -46,11 +46,10 @@ pub(crate) struct IncidentNotes {
     pub acknowledged: BTreeMap<String, Acknowledgement>,
 }
 
-/// All notes. One that another version of tqhost wrote in another form is left out.
+/// All notes. A note in another form, from another version of tqhost, is left out.
 pub(crate) async fn list(link: &Link) -> QueueResult<IncidentNotes> {
-    const WHAT: &str = "list incidents";
-    let found = link.command(WHAT, redis::cmd("HGETALL").arg(keys::INCIDENTS)).await?;
-    let pairs = reply::pairs(found).map_err(|_| QueueError::unexpected(WHAT, link.address()))?;
+    let ask = redis::cmd("HGETALL").arg(keys::INCIDENTS).to_owned();
+    let pairs = link.read("list incidents", &ask, reply::pairs).await?;
     let mut notes = IncidentNotes::default();
     for (field, json) in pairs {
         let Ok(field) = String::from_utf8(field) else { continue };
@@ -63,6 +62,7 @@ pub(crate) async fn list(link: &Link) -> QueueResult<IncidentNotes> {
     Ok(notes)
 }
 
+/// Adds a note, if it can be read.
 fn put<T: DeserializeOwned>(notes: &mut BTreeMap<String, T>, cause: &str, json: &[u8]) {
     if let Ok(note) = serde_json::from_slice(json) {
         notes.insert(cause.to_owned(), note);
@@ -79,7 +79,7 @@ pub(crate) async fn note_seen(link: &Link, seen: &[(&str, SeenIncident)]) -> Que
     link.write("note incidents", &command).await.map(drop)
 }
 
-/// Notes who has acknowledged it.
+/// Notes who has acknowledged the incident with this cause.
 pub(crate) async fn acknowledge(link: &Link, cause: &str, note: &Acknowledgement) -> QueueResult {
     let json = serde_json::to_string(note).unwrap_or_default();
     let field = format!("{ACKNOWLEDGED}{cause}");
@@ -87,7 +87,7 @@ pub(crate) async fn acknowledge(link: &Link, cause: &str, note: &Acknowledgement
     link.write("acknowledge an incident", &command).await.map(drop)
 }
 
-/// Forgets who has acknowledged these, and with `is_over` that they were seen, too.
+/// Forgets who has acknowledged these incidents. With `is_over`, also forgets the incidents.
 pub(crate) async fn forget(link: &Link, causes: &[&str], is_over: bool) -> QueueResult {
     let mut command = redis::cmd("HDEL");
     command.arg(keys::INCIDENTS);

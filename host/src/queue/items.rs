@@ -1,7 +1,7 @@
 //! Reads the items that Celery and Sidekiq put into a list.
 //!
-//! In: an item. Out: when its task is due and until when it may begin; or why it cannot be read. The item
-//! itself stays as it is: handlers get it whole, and it can go back to its list.
+//! In: an item. Out: when its task is due and until when it may begin; or why the item cannot be read. The
+//! item is not changed: handlers get it whole, and it can go back to its list.
 //!
 //! Not here: moving items (`list`; `scripts/move.lua` reads their ids), jobs of Sidekiq that are due later
 //! (`scripts/due.lua`).
@@ -17,16 +17,16 @@ use crate::field::without_bom;
 /// The times in an item, in milliseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ItemTimes {
-    /// No attempt begins before.
+    /// No attempt begins before this time.
     pub due_ms: Option<u64>,
-    /// No attempt begins later.
+    /// No attempt begins after this time.
     pub expires_ms: Option<u64>,
 }
 
 /// Why an item is not of its form.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ItemFault {
-    /// Names the position of the fault, and shows nothing of the text there.
+    /// Names the position of the fault, and shows no part of the item.
     #[error("the field data is not JSON: {0}")]
     NotJson(String),
     #[error("the field data is no {what}: {why}")]
@@ -56,6 +56,7 @@ struct Headers<'i> {
     expires: Option<Cow<'i, str>>,
 }
 
+/// A job of Sidekiq.
 #[derive(Deserialize)]
 struct Job<'i> {
     #[serde(borrow, rename = "class")]
@@ -85,24 +86,21 @@ pub(super) fn read(form: Items, item: &[u8]) -> Result<ItemTimes, ItemFault> {
 
 /// Reads a text of JSON in one pass. `what` names its form.
 fn parse<'i, T: Deserialize<'i>>(text: &'i str, what: &'static str) -> Result<T, ItemFault> {
-    serde_json::from_str(text).map_err(|error| match error.is_data() {
-        // The text may be no JSON behind the place at which it has another form.
-        true => match serde_json::from_str::<IgnoredAny>(text) {
-            Ok(_) => not(what, &error),
-            Err(error) => ItemFault::NotJson(error.to_string()),
-        },
-        false => ItemFault::NotJson(error.to_string()),
+    serde_json::from_str(text).map_err(|error| {
+        if !error.is_data() {
+            return ItemFault::NotJson(error.to_string());
+        }
+        // Behind the place at which the text has another form, it may not even be JSON.
+        if let Err(error) = serde_json::from_str::<IgnoredAny>(text) {
+            return ItemFault::NotJson(error.to_string());
+        }
+        // The message about a wrong type shows the value, which may be a secret.
+        let why = match error.to_string() {
+            why if why.starts_with("missing field") => why,
+            _ => format!("a wrong type at line {} column {}", error.line(), error.column()),
+        };
+        ItemFault::NotAnItem { what, why }
     })
-}
-
-/// The message of serde shows no value but one of a wrong type, so it is cut to its place.
-fn not(what: &'static str, why: &serde_json::Error) -> ItemFault {
-    let text = why.to_string();
-    let why = match text.strip_prefix("missing field") {
-        Some(_) => text,
-        None => format!("a wrong type at line {} column {}", why.line(), why.column()),
-    };
-    ItemFault::NotAnItem { what, why }
 }
 
 /// Reads a time in ISO 8601; without an offset it is in UTC.
@@ -114,7 +112,7 @@ fn time(name: &'static str, text: Option<Cow<str>>) -> Result<Option<u64>, ItemF
         Some(time.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp())
     };
     let time = with_offset.or_else(in_utc).ok_or(ItemFault::BadTime(name))?;
-    // A time before the epoch is over in any case.
+    // A time before the epoch counts as the epoch: it is over in any case.
     Ok(Some(time.as_millisecond().try_into().unwrap_or(0)))
 }
 

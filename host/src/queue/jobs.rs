@@ -1,17 +1,19 @@
-//! Jobs as they stand in Redis: one text for each, among the orders to all hosts (`orders`).
+//! Jobs as they stand in Redis: one text for each, in the hash that also has the orders to all hosts
+//! (`orders`).
 //!
-//! In: a text in place of another one. Out: the texts. Not here: what is in them (`operations::jobs`).
+//! In: the id of a job, and a text that replaces another one. Out: the text. Not here: what is in a text
+//! (`operations::jobs`).
 
-use super::error::{QueueError, QueueResult};
+use super::error::QueueResult;
 use super::keys;
 use super::link::Link;
-use super::reply::{self, Shaped, UnexpectedShape};
+use super::reply;
 use super::script::{self, ScriptCall};
 
-/// The beginning of the field of a job. Names of plugins have no slash, so no plugin has it.
+/// The beginning of the field of a job. Fields of orders begin with the name of a plugin, which has no slash.
 const PREFIX: &str = "/job/";
 
-/// The id of the job that a field of the orders has.
+/// The id of the job whose field this is. None: the field is an order.
 pub(super) fn id_of(field: &str) -> Option<&str> {
     field.strip_prefix(PREFIX)
 }
@@ -29,8 +31,8 @@ pub(crate) async fn find(link: &Link, id: &str) -> QueueResult<JobText> {
     call(link, id, "", "").await
 }
 
-/// Writes `after` if the text is still `before`: then the reply has `after`, and otherwise what another one
-/// wrote.
+/// Writes `after` if the text is still `before`, and returns it. Otherwise returns the text that another
+/// caller wrote.
 pub(crate) async fn replace(link: &Link, id: &str, before: &str, after: &str) -> QueueResult<JobText> {
     call(link, id, before, after).await
 }
@@ -39,12 +41,9 @@ async fn call(link: &Link, id: &str, before: &str, after: &str) -> QueueResult<J
     let field = format!("{PREFIX}{id}");
     let call = ScriptCall::new(&script::JOB).key("orders", keys::ORDERS);
     let call = call.arg("field", field).arg("before", before).arg("after", after);
-    let read = |reply| -> Shaped<JobText> {
-        let [now, text] = reply::tuple(reply)?;
-        Ok(JobText { now_ms: reply::count(&now)?, text: reply::text(text)? })
-    };
-    let reply = link.script(&call).await?;
-    read(reply).map_err(|UnexpectedShape| QueueError::unexpected("job", link.address()))
+    let [now, text] = link.shaped("job", reply::tuple(link.script(&call).await?))?;
+    let (now_ms, text) = (link.shaped("job", reply::count(&now))?, link.shaped("job", reply::text(text))?);
+    Ok(JobText { now_ms, text })
 }
 
 /// Forgets these jobs.

@@ -22,6 +22,7 @@ pub enum KeptFields {
     TooLarge(u64),
 }
 
+/// Returns the fields as JSON.
 pub(super) fn write(fields: &[Field]) -> String {
     let text = |bytes: &[u8]| match std::str::from_utf8(bytes) {
         Ok(text) => Value::from(text),
@@ -30,7 +31,7 @@ pub(super) fn write(fields: &[Field]) -> String {
     fields.iter().map(|field| json!([field.name, text(&field.value)])).collect::<Value>().to_string()
 }
 
-/// None: another version wrote them in another form.
+/// Reads the JSON. None: another version of tqhost wrote another form.
 pub(super) fn read(json: &[u8]) -> Option<RawFields> {
     let bytes = |value: &Value| match value {
         Value::String(text) => Some(text.clone().into_bytes()),

@@ -114,7 +114,8 @@ pub(crate) struct QueueKeys {
     pub owners: String,
     pub tracks: String,
     pub out: String,
-    /// Where this job keeps what it takes away; the stream: nothing is kept.
+    /// The stream in which a job keeps the tasks that it takes away. The queue's own stream if this is not
+    /// for a job.
     pub kept: String,
     /// A glob pattern for all keys of the queue except the stream and a dead letter key with its own name.
     pub all: String,
@@ -134,11 +135,10 @@ pub(crate) struct QueueKeys {
 /// A glob pattern for all keys that this file builds, except streams and keys that an operator named.
 pub(crate) const EVERYTHING: &str = "tq:*";
 
-/// The bases of the queues that this key may belong to, as a status or marker.
+/// If this key is a status or a marker, the [`QueueKeys::base`] of each queue to which it may belong.
 pub(crate) fn bases(key: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let ends = (0..key.len())
-        .filter(|at| [&b":task:"[..], b":key:"].iter().any(|part| key[*at..].starts_with(part)));
-    ends.map(|end| &key[..end])
+    let is_end = |at: &usize| key[*at..].starts_with(b":task:") || key[*at..].starts_with(b":key:");
+    (0..key.len()).filter(is_end).map(|end| &key[..end])
 }
 
 impl QueueKeys {
@@ -161,7 +161,7 @@ impl QueueKeys {
         })
     }
 
-    /// `dead_letter` replaces the default key of the dead letters.
+    /// The keys of the queue with this stream. `dead_letter` replaces the default key of the dead letters.
     pub(crate) fn new(stream: &str, dead_letter: Option<&str>) -> QueueKeys {
         let base =
             if hash_tag(stream).is_some() { format!("tq:{stream}") } else { format!("tq:{{{stream}}}") };
@@ -232,8 +232,8 @@ impl QueueKeys {
         FlowKeys::of(&format!("{}{id}", self.flow_prefix))
     }
 
-    /// A glob pattern for the keys of each kind, which have a name at their end, as far as `tqhost enqueue`
-    /// needs them: statuses, markers, aliases, and failed attempts, which expire with a lost task.
+    /// Glob patterns for the keys with a name at their end that `tqhost enqueue` needs: statuses, markers,
+    /// aliases, and failed attempts, which expire with a lost task.
     pub(crate) fn of_enqueuers(&self) -> [String; 4] {
         let prefixes = [&self.task_prefix, &self.marker_prefix, &self.alias_prefix, &self.attempts_prefix];
         prefixes.map(|prefix| literal(prefix) + "*")
@@ -244,12 +244,12 @@ impl QueueKeys {
         format!("{}{job}", self.kept_prefix)
     }
 
-    /// For the job with this id, which keeps what it takes away.
+    /// The keys for a job that keeps the tasks that it takes away.
     pub(crate) fn keeping(&self, job: &str) -> QueueKeys {
         QueueKeys { kept: self.kept_by(job), ..self.clone() }
     }
 
-    /// With what a job keeps in the place of the dead letters.
+    /// The keys with the tasks that a job keeps in the place of the dead letters.
     pub(crate) fn of_kept(&self, job: &str) -> QueueKeys {
         QueueKeys { dead: self.kept_by(job), ..self.clone() }
     }
@@ -259,8 +259,7 @@ impl QueueKeys {
         literal(&self.state_prefix) + "*"
     }
 
-    /// One key of each kind that only tqhost uses. A kind whose keys end in a name has a key with the name
-    /// `*`.
+    /// One key of each kind that only tqhost uses. If the keys of a kind end in a name, this name is `*`.
     pub(crate) fn samples(&self) -> Vec<String> {
         let named = [&self.task_prefix, &self.marker_prefix, &self.alias_prefix, &self.settled_prefix];
         let more = [&self.attempts_prefix, &self.flow_prefix, &self.state_prefix, &self.kept_prefix];
@@ -288,7 +287,7 @@ impl QueueKeys {
         String::from_utf8(id.to_vec()).ok()
     }
 
-    /// The single keys that only hosts need, while they serve the queue.
+    /// The keys without a name at their end that only hosts need, while they serve the queue.
     fn of_hosts(&self) -> [&String; 8] {
         let QueueKeys { paused, hold, limits, rate, schedule, history, adopted, events, .. } = self;
         [paused, hold, limits, rate, schedule, history, adopted, events]
@@ -301,7 +300,8 @@ impl QueueKeys {
             || prefixes.iter().any(|prefix| key.starts_with(prefix.as_bytes()))
     }
 
-    /// The marker that the status of a task names. What is no marker of this queue counts as none.
+    /// The marker that the status of a task names, or [`QueueKeys::marker`] of none if that is no marker of
+    /// this queue.
     pub(crate) fn known_marker(&self, named: Option<Vec<u8>>) -> Vec<u8> {
         named.filter(|key| self.is_marker(key)).unwrap_or_else(|| self.marker(None))
     }
@@ -316,8 +316,8 @@ impl QueueKeys {
         [self.alias_prefix.as_bytes(), alias].concat()
     }
 
-    /// The marker of an idempotency key: it holds the id of the task that has the key. For a task without a
-    /// key it is the stream itself: scripts take the same number of keys for every task, all in one slot.
+    /// The marker of an idempotency key, which holds the id of the task with this key. A task without a key
+    /// has the stream as its marker: scripts take the same number of keys for every task, all in one slot.
     pub(crate) fn marker(&self, key: Option<&[u8]>) -> Vec<u8> {
         match key {
             Some(key) => [self.marker_prefix.as_bytes(), key].concat(),
@@ -366,12 +366,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queues_keys_carry_its_streams_slot() {
+    fn keys_of_a_queue_have_the_slot_of_its_stream() {
         let keys = QueueKeys::new("resume:analyze:stream", None);
         assert_eq!(keys.delayed, "tq:{resume:analyze:stream}:delayed");
         assert_eq!(keys.parked, "tq:{resume:analyze:stream}:parked");
         assert_eq!(keys.dead, "tq:{resume:analyze:stream}:dead");
         assert_eq!(keys.task("1-0"), "tq:{resume:analyze:stream}:task:1-0");
+        assert_eq!(QueueKeys::new("s", Some("resume:dead")).dead, "resume:dead");
     }
 
     #[test]
@@ -405,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_tells_whose_it_may_be() {
+    fn a_key_tells_to_which_queues_it_may_belong() {
         let keys = QueueKeys::new("a:task:b", None);
         let (status, marker) = (keys.task("x:key:y"), keys.marker(Some(b"k")));
         assert!(bases(status.as_bytes()).any(|base| base == keys.base.as_bytes()));
@@ -419,10 +420,5 @@ mod tests {
             [freeze("s"), freeze("app:{t}:s"), freeze("tq:{s}:task:1")],
             ["tq:{s}:-", "tq:{t}:-", "tq:{s}:-"]
         );
-    }
-
-    #[test]
-    fn a_dead_letter_key_may_be_chosen() {
-        assert_eq!(QueueKeys::new("s", Some("resume:dead")).dead, "resume:dead");
     }
 }

@@ -6,10 +6,10 @@
 //! -- ARGV  group, count, outcomes[], fields... (names and values)
 //! ```
 //!
-//! Text in parentheses explains. A name with `...` stands for any number of words, and one with `[]` for a
-//! list that begins with its length. The names behind `each` repeat. All names become variables of the
-//! script, so that no script uses a number for a place. The code that builds a call names each word, too, and
-//! debug builds check the names.
+//! Text in parentheses is a note. A name with `...` stands for any number of words, and a name with `[]` for
+//! a list that begins with its length. The names behind `each` repeat. All names become variables of the
+//! script, so that no script has numbers of keys or arguments. The code that builds a call names each word,
+//! too, and debug builds check the names.
 //!
 //! Not here: the calls, and the text of the scripts (`script`).
 
@@ -28,15 +28,18 @@ struct LayoutItem {
 
 #[derive(Debug, PartialEq, Eq)]
 enum WordKind {
+    /// One word.
     One,
+    /// `name[]`: the length of a list, and its words.
     List,
+    /// `name...`: any number of words.
     Many,
-    /// One of the names that repeat for each of these.
+    /// One of the words that repeat for each of these.
     Each(String),
 }
 
 impl Layout {
-    /// Reads a comment.
+    /// Reads the names from a comment.
     pub(super) fn of(comment: &str) -> Layout {
         Layout(["KEYS", "ARGV"].into_iter().flat_map(|list| items(comment, list)).collect())
     }
@@ -55,7 +58,7 @@ impl Layout {
         self.in_list(list).take_while(|item| item.kind == WordKind::One).map(|item| item.name.as_str())
     }
 
-    /// Whether a call has words of these names in this order.
+    /// Whether a call with words of these names, in this order, has this layout.
     pub(super) fn fits(&self, list: &str, names: &[&str]) -> bool {
         let mut names = names.iter().copied().peekable();
         let mut each = Vec::new();
@@ -80,7 +83,8 @@ impl Layout {
         if names.is_empty() { String::new() } else { format!("local {}\n", names.join(", ")) }
     }
 
-    /// Lua that sets the variables of a call. All `shared` names are set.
+    /// Returns the lines of Lua that set the variables of a call. A `shared` name that the call does not have
+    /// becomes nil.
     pub(super) fn set(&self, shared: &Layout) -> String {
         let place = |item: &LayoutItem| (item.name.clone(), self.place(&item.name).unwrap_or("nil".into()));
         let own =
@@ -97,13 +101,14 @@ impl Layout {
         set + &self.each()
     }
 
-    /// Where the word of a single name is, in Lua.
+    /// The expression in Lua for the word with a single name, such as `KEYS[1]`.
     fn place(&self, name: &str) -> Option<String> {
         let item = self.0.iter().find(|item| item.name == name && item.kind == WordKind::One)?;
         Some(format!("{}[{}]", item.list, item.number))
     }
 
-    /// A function in Lua that visits what repeats. The names of its words are variables meanwhile.
+    /// Returns a function in Lua that calls another function for each item that repeats. Meanwhile the words
+    /// of the item are variables. Empty if nothing repeats.
     fn each(&self) -> String {
         let (mut what, mut count, mut all, mut set) = ("", String::new(), Vec::new(), String::new());
         for list in ["KEYS", "ARGV"] {
@@ -127,7 +132,8 @@ impl Layout {
         if all.is_empty() { String::new() } else { declare + &visit }
     }
 
-    /// A field of a table in Lua: the function that reads the table, up to the first words of any number.
+    /// Returns the field `read` of a table in Lua: a function that reads the words of the table from a call,
+    /// up to the first name with `...`.
     fn reader(&self) -> String {
         let mut fields = String::new();
         for (list, next) in [("KEYS", "next_key"), ("ARGV", "next_value")] {
@@ -140,12 +146,13 @@ impl Layout {
     }
 }
 
-/// The comment at the head of a file.
+/// The comment at the beginning of a file.
 pub(super) fn head(source: &str) -> String {
     source.lines().take_while(|line| line.starts_with("--")).flat_map(|line| [line, "\n"]).collect()
 }
 
-/// The tables of a file that are read from a call, and the file with functions that read them.
+/// Finds the tables of a file whose comment has a layout, and adds to each the function that reads it from a
+/// call. Returns the new text, and the layout of each table with its name.
 pub(super) fn with_readers(source: &str) -> (String, Vec<(String, Layout)>) {
     let (mut text, mut tables, mut comment) = (String::new(), Vec::new(), String::new());
     for line in source.lines() {
@@ -162,6 +169,7 @@ pub(super) fn with_readers(source: &str) -> (String, Vec<(String, Layout)>) {
     (text, tables)
 }
 
+/// Reads the names of one list, `KEYS` or `ARGV`, from a comment.
 fn items(comment: &str, list: &'static str) -> Vec<LayoutItem> {
     let mark = format!("-- {list} ");
     let mut lines = comment.lines().skip_while(|line| !line.starts_with(&mark));
@@ -178,9 +186,8 @@ fn items(comment: &str, list: &'static str) -> Vec<LayoutItem> {
     let mut items = Vec::new();
     for part in text.split(';') {
         let each = part.trim().strip_prefix("each ").and_then(|each| each.split_once(':'));
-        for name in
-            each.map_or(part, |(_, names)| names).split(',').map(str::trim).filter(|name| !name.is_empty())
-        {
+        let names = each.map_or(part, |(_, names)| names).split(',').map(str::trim);
+        for name in names.filter(|name| !name.is_empty()) {
             let kind = match each {
                 Some((what, _)) => WordKind::Each(what.to_owned()),
                 None if name.ends_with("...") => WordKind::Many,

@@ -1,7 +1,7 @@
 //! Calls of scripts, as functions of the library that this host loads, or alone.
 //!
-//! In: a call of a script. Out: its reply. A server that does not know a script or the library gets it. The
-//! library is loaded by hosts only; a Redis that refuses it gets each script alone.
+//! In: a call of a script. Out: its reply. If a server does not know the script or the library, it is loaded
+//! there. Only hosts load the library. If Redis refuses the library, each script is sent alone.
 //!
 //! Not here: what a call consists of (`script`).
 
@@ -55,12 +55,12 @@ impl Link {
         Form { is_function, in_cluster: self.is_cluster() }
     }
 
-    /// Calls a script; loads it first when Redis does not know it.
+    /// Calls a script. If Redis does not know the script, loads it and calls it again.
     pub async fn script(&self, call: &ScriptCall) -> QueueResult<Value> {
         self.loaded(call.of.name, call.of, &call.command(self.form())).await
     }
 
-    /// Calls a script with the command of a call; loads it first when Redis does not know it.
+    /// Like [`Link::script`], with a call that has been made into a command.
     pub(super) async fn script_command(&self, script: &Script, command: &Cmd) -> QueueResult<Value> {
         self.loaded(script.name, script, command).await
     }
@@ -91,12 +91,12 @@ impl Link {
             _ => return reply,
         };
         let load = redis::cmd("SCRIPT").arg("LOAD").arg(&script.source).to_owned();
-        self.send(&node, "load a script", &load, false).await?;
+        self.send(&node, "load a script", &load).await?;
         self.command(what, alone).await
     }
 
-    /// Calls scripts in one go. Scripts that Redis forgot (restart, `SCRIPT FLUSH`) are loaded, and only
-    /// their calls are repeated.
+    /// Calls scripts in one go. Scripts that Redis has forgotten (restart, `SCRIPT FLUSH`) are loaded, and
+    /// only their calls are repeated.
     pub async fn scripts(
         &self,
         what: &'static str,
@@ -114,8 +114,8 @@ impl Link {
     }
 
     /// Loads the library because a server did not have it, unless another caller of this host has loaded it
-    /// since: all calls that are under way miss it at once, and to read it keeps Redis busy for some
-    /// milliseconds.
+    /// since then (`loads` has grown). All calls under way find it missing at the same time, and Redis takes
+    /// some milliseconds to read it.
     async fn load_library_again(&self, node: &Arc<Node>, loads: u64) -> QueueResult {
         let _loading = node.loading.lock().await;
         if node.loads.load(Ordering::Acquire) == loads {
@@ -125,12 +125,12 @@ impl Link {
         Ok(())
     }
 
-    /// Loads the library. `replaces`: what stands under its name goes, since a name proves nothing. Otherwise
-    /// it stays, because another host has just loaded it.
+    /// Loads the library. With `replaces`, a library that has its name already is replaced, since a name
+    /// proves nothing. Otherwise that one stays, because another host has just loaded it.
     async fn load_library(&self, node: &Arc<Node>, replaces: bool) -> QueueResult {
         let mut load = redis::cmd("FUNCTION").arg("LOAD").clone();
         load.arg(replaces.then_some("REPLACE")).arg(&script::LIBRARY.text);
-        match self.send(node, LOAD_LIBRARY, &load, false).await {
+        match self.send(node, LOAD_LIBRARY, &load).await {
             Err(error) if !error.is_loaded() => Err(error),
             _ => Ok(()),
         }
@@ -138,11 +138,9 @@ impl Link {
 
     async fn delete_other_libraries(&self) -> QueueResult {
         const WHAT: &str = "delete libraries of other versions";
-        let pattern = format!("{}*", script::LIBRARIES);
-        let list =
-            self.command(WHAT, redis::cmd("FUNCTION").arg("LIST").arg("LIBRARYNAME").arg(pattern)).await?;
-        let names =
-            library_names(list).map_err(|UnexpectedShape| QueueError::unexpected(WHAT, self.address()))?;
+        let mut list = redis::cmd("FUNCTION").arg("LIST").to_owned();
+        list.arg("LIBRARYNAME").arg(format!("{}*", script::LIBRARIES));
+        let names = self.read(WHAT, &list, library_names).await?;
         for name in names.iter().filter(|name| **name != script::LIBRARY.name) {
             self.command(WHAT, redis::cmd("FUNCTION").arg("DELETE").arg(name)).await?;
         }
@@ -150,13 +148,13 @@ impl Link {
     }
 }
 
-/// Whether a server that did not take the library is likely to take it later. One that is full is not: then
-/// scripts that let tasks out still work alone.
+/// Whether a server that refused the library is likely to take it later. A full server is not: the scripts
+/// that let tasks out still work there when they are sent alone.
 fn will_pass(error: &QueueError) -> bool {
     error.is_connection() || error.refuses_writes() || error.may_pass() && !error.is_out_of_memory()
 }
 
-/// The names in a reply of FUNCTION LIST. Each library is told as names and values.
+/// The names of the libraries in a reply of FUNCTION LIST, which describes each one by names and values.
 fn library_names(list: Value) -> reply::Shaped<Vec<String>> {
     let name_of = |library| -> reply::Shaped<String> {
         let mut about = reply::array(library)?.into_iter();
@@ -167,5 +165,5 @@ fn library_names(list: Value) -> reply::Shaped<Vec<String>> {
         }
         Err(UnexpectedShape)
     };
-    reply::array(list)?.into_iter().map(name_of).collect()
+    reply::each(list, name_of)
 }

@@ -5,7 +5,7 @@
 //! now, also in words. A value that cannot be read limits nothing.
 //!
 //! Not here: setting and clearing them (`control`), which limits a queue can have (`operations::limits`), how
-//! hosts look (`wait`) and obey (`worker::limits`; for the tasks of one key, `scripts/lib.lua`).
+//! hosts read (`wait`) and apply them (`worker::limits`; for the tasks of one key, `scripts/lib.lua`).
 
 use redis::Value;
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ use crate::config::units::parse_rate;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(default)]
 pub struct QueueLimits {
-    /// The most tasks that start in all hosts together, like `5/s`.
+    /// How many tasks start at most in all hosts together, like `5/s`.
     #[schema(pattern = "^[0-9]+/(s|m|h)$")]
     pub rate: Option<String>,
     /// The most attempts at once in each host.
@@ -42,10 +42,8 @@ impl QueueLimits {
     /// The rate of a queue whose configuration has `configured`.
     pub(crate) fn lowered_rate(&self, configured: Option<Rate>) -> Option<Rate> {
         let set = self.rate.as_deref().and_then(|text| parse_rate(text).ok());
-        [configured, set]
-            .into_iter()
-            .flatten()
-            .max_by(|one, other| rate::step(one).total_cmp(&rate::step(other)))
+        let rates = configured.into_iter().chain(set);
+        rates.max_by(|one, other| rate::step(one).total_cmp(&rate::step(other)))
     }
 
     /// Whether nothing is limited.
@@ -75,7 +73,7 @@ pub(super) fn found(value: &Value) -> Option<QueueLimits> {
         Value::SimpleString(text) => serde_json::from_str(text).ok(),
         _ => None,
     };
-    // Nobody can set none at once: that would be a pause.
+    // An operator cannot set 0 at once: that would be a pause.
     let limits = limits.map(|limits| QueueLimits {
         concurrency: limits.concurrency.filter(|most| *most > 0),
         per_key: limits.per_key.filter(|most| *most > 0),

@@ -12,26 +12,28 @@ use super::reply;
 use super::script;
 use crate::config::Items;
 
-/// The bytes after which a call of the script ends, because it parses the items of Celery and Sidekiq.
+/// A call of the script ends after this many bytes of items, since it takes long to parse JSON.
 const BYTES: usize = 4 << 20;
-/// Celery's tasks stay in their lists, where urgent ones overtake others, while this many for each that runs
-/// at once wait in the stream. Celery's workers fetch as many.
+/// The number of Celery's tasks that wait in the stream for each attempt that the queue may run at once. The
+/// others stay in their lists, where urgent tasks overtake them. Celery's workers fetch as many.
 const AHEAD: u32 = 4;
 
 impl Queue {
-    /// Waits for up to `block` until `list` has an item. Takes nothing: the oldest item moves from the end of
-    /// the list to the same end. Nothing else may use `link`.
+    /// Waits for up to `block` until `list` has an item, and returns whether it has one. The list is not
+    /// changed: the oldest item moves from the end of the list to the same end. Nothing else may use `link`.
     pub async fn wait_for_item(&self, link: &Link, list: &str, block: Duration) -> QueueResult<bool> {
         const WHAT: &str = "wait for a list";
         let mut wait = redis::cmd("BLMOVE");
         wait.arg(list).arg(list).arg("RIGHT").arg("RIGHT").arg(block.as_secs_f64());
-        let error = match link.command(WHAT, &wait).await {
-            Err(error) if error.is_out_of_memory() => error,
-            reply => return Ok(reply? != redis::Value::Nil),
-        };
-        // BLMOVE is refused when the memory of Redis is full, and so is the LPUSH of producers.
-        let length = link.command(WHAT, redis::cmd("LLEN").arg(list)).await?;
-        if self.shaped(WHAT, reply::count(&length))? > 0 { Ok(true) } else { Err(error) }
+        match link.command(WHAT, &wait).await {
+            // When the memory of Redis is full, it refuses BLMOVE, and also the LPUSH of producers.
+            Err(error) if error.is_out_of_memory() => {
+                let count = redis::cmd("LLEN").arg(list).to_owned();
+                let length = link.read(WHAT, &count, |length| reply::count(&length)).await?;
+                if length > 0 { Ok(true) } else { Err(error) }
+            }
+            reply => Ok(reply? != redis::Value::Nil),
+        }
     }
 
     /// Turns up to `limit` of the oldest items into tasks, list by list. Returns their number.
@@ -46,7 +48,7 @@ impl Queue {
     }
 
     /// Puts jobs of Sidekiq that are due into the queue's list. Looks at up to `limit` jobs of `set` that are
-    /// due, without the first `from`. Returns how many the next call is to pass over. None: no more are due.
+    /// due, without the first `from`. Returns the `from` of the next call. None: no more jobs are due.
     pub async fn move_due(&self, set: &str, from: u64, limit: usize) -> QueueResult<Option<u64>> {
         const WHAT: &str = "move jobs that are due";
         let Some(list) = &self.rules.list else { return Ok(None) };

@@ -8,22 +8,21 @@
 //! | dead | the dead letters | entries, the newest first |
 //! | ended | the events, if the queue keeps some | events, the newest first |
 //!
-//! In: a state, and the position behind which the page begins. Out: tasks, each with its position. Nothing
-//! here reads more than the page. Not here: filters over many pages (`operations`).
+//! In: a state, and the position behind which the page begins. Out: tasks, each with its position. One call
+//! reads one page. Not here: filters over many pages (`operations`).
 
 use redis::{Cmd, Value};
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantNames};
 use utoipa::ToSchema;
 
-use super::census::find_group;
 use super::codec::{self, RawFields, StreamEntry};
 use super::dead::DeadLetter;
-use super::error::{QueueError, QueueResult};
+use super::error::QueueResult;
 use super::events::{EventPlace, TaskEvent};
 use super::filter::Traits;
 use super::handle::Queue;
-use super::reply::{self, Shaped};
+use super::reply::{self, UnexpectedShape};
 use super::script;
 use super::status::{Status, TaskStatus};
 use super::turns::HELD;
@@ -51,7 +50,7 @@ pub(crate) enum ListedState {
     /// Waiting for the turn of their key.
     Held,
     Dead,
-    /// Ended lately, however they ended.
+    /// Completed, failed or cancelled lately.
     Ended,
 }
 
@@ -73,20 +72,19 @@ const SHOWN: [&str; 11] = [
 /// A task in a list. Times are milliseconds since the Unix epoch, by Redis's clock.
 #[derive(Debug, Clone)]
 pub(crate) struct FoundTask {
-    /// Where the list goes on behind it.
+    /// The position behind this task: a list that continues there does not show it again.
     pub position: String,
     /// Its entry in the stream or among the dead letters.
     pub entry: Option<String>,
     pub status: TaskStatus,
     /// Why it is dead.
     pub reason: Option<String>,
-    /// The time that belongs to the state: queued, delivered to a host, due, died or ended; of a held task
-    /// when it was enqueued. None: not known.
+    /// The time that belongs to the state: when the task was queued, was delivered to a host, is due, died or
+    /// ended. For a held task, when it was enqueued. None: not known.
     pub at_ms: Option<u64>,
-    /// The time from which its age counts: that of the state, or of a delayed or held task when it was
-    /// enqueued. None: not known.
+    /// The time from which its age counts: `at_ms`, but for a delayed task, when it was enqueued.
     pub since_ms: Option<u64>,
-    /// Milliseconds since the host that runs it was last heard of.
+    /// Milliseconds since the host that runs it last claimed it or renewed its lease.
     pub idle_ms: Option<u64>,
     /// Whether Redis keeps a status of it.
     pub has_status: bool,
@@ -100,16 +98,35 @@ pub(crate) struct FoundTask {
 const OF_FLOW: &str = "flow/";
 
 impl FoundTask {
-    /// The member among the delayed tasks under which its fields are parked. None: it is no delayed task, or
-    /// a flow has its fields.
+    /// A task whose times are all `at_ms`, without fields.
+    fn new(position: String, status: TaskStatus, at_ms: Option<u64>) -> FoundTask {
+        FoundTask {
+            position,
+            entry: None,
+            status,
+            reason: None,
+            at_ms,
+            since_ms: at_ms,
+            idle_ms: None,
+            has_status: false,
+            fields: Vec::new(),
+            reserved: Vec::new(),
+        }
+    }
+
+    /// The member under which the task is among the delayed tasks. Empty if it is neither delayed nor held.
+    pub(crate) fn member(&self) -> &str {
+        self.position.split_once(' ').map_or("", |(_, member)| member)
+    }
+
+    /// The member under which its fields are parked. None: it is no delayed task, or a flow has its fields.
     pub(super) fn delayed_member(&self) -> Option<&str> {
-        let (_, member) = self.position.split_once(' ').filter(|_| self.entry.is_none())?;
-        (!member.starts_with(OF_FLOW)).then_some(member)
+        Some(self.member()).filter(|member| !member.is_empty() && !member.starts_with(OF_FLOW))
     }
 
     /// Whether it waits for its flow, which has its fields.
     pub(crate) fn waits_for_flow(&self) -> bool {
-        self.position.split_once(' ').is_some_and(|(_, member)| member.starts_with(OF_FLOW))
+        self.member().starts_with(OF_FLOW)
     }
 
     /// The properties that filters look at.
@@ -131,12 +148,7 @@ impl FoundTask {
 
     /// When it last came back from the dead letters, if it did and has not ended since then.
     pub(crate) fn requeued_at(&self) -> Option<u64> {
-        number_in(&self.reserved, codec::REQUEUED_AT)
-    }
-
-    /// The member among the delayed tasks, of one that is delayed or held.
-    pub(crate) fn member(&self) -> &str {
-        self.position.split_once(' ').map_or("", |(_, member)| member)
+        reply::number_of(&self.reserved, codec::REQUEUED_AT)
     }
 
     /// The approximate size of all its fields in bytes.
@@ -149,7 +161,7 @@ impl FoundTask {
 #[derive(Debug, Default)]
 pub(crate) struct ListedPage {
     pub tasks: Vec<FoundTask>,
-    /// How many places it looked at; some of them may hold no task of this state.
+    /// How many entries or members were read. Some of them may be no task of this state.
     pub examined: usize,
     /// Where the next page begins. None: this was the last one.
     pub next: Option<String>,
@@ -174,17 +186,11 @@ impl Queue {
     }
 
     async fn listed_queued(&self, after: Option<&str>, count: usize) -> QueueResult<ListedPage> {
-        const WHAT: &str = "list queued tasks";
-        let groups = redis::cmd("XINFO").arg("GROUPS").arg(&self.keys.stream).to_owned();
-        let delivered = match self.link.command(WHAT, &groups).await {
-            Ok(groups) => self.shaped(WHAT, find_group(groups, &self.rules.group))?,
-            Err(error) if error.is_no_group() => None,
-            Err(error) => return Err(error),
-        };
-        let delivered = delivered.unwrap_or_default().last_delivered;
-        let after = after.map_or(delivered.as_str(), |after| codec::later(after, &delivered)).to_owned();
+        let delivered = self.last_delivered().await?;
+        let after = after.map_or(delivered.as_str(), |after| codec::later(after, &delivered));
         let entries = self.range(&self.keys.stream, &format!("({after}"), "+", count).await?;
-        let (examined, next) = (entries.len(), last_of(&entries, count));
+        let examined = entries.len();
+        let next = entries.last().filter(|_| examined == count).map(|last| last.id.clone());
         let queued = |entry: StreamEntry| {
             let at_ms = codec::entry_time_ms(&entry.id);
             found(entry, Status::Pending, Some(at_ms))
@@ -213,23 +219,20 @@ impl Queue {
                 .to_owned(),
         ];
         let replies = self.link.pipeline(WHAT, &asked).await?;
-        let [time, pending] =
-            replies.try_into().map_err(|_| QueueError::unexpected(WHAT, self.link.address()))?;
+        let [time, pending] = self.shaped(WHAT, replies.try_into().map_err(|_| UnexpectedShape))?;
         let now_ms = self.shaped(WHAT, reply::time_ms(time?))?;
-        let pending = match pending {
-            Ok(pending) => self.shaped(WHAT, pending_entries(pending))?,
-            Err(error) if error.is_no_group() => return Ok(ListedPage::default()),
-            Err(error) => return Err(error),
-        };
-        let ask = |(entry, ..): &(String, String, u64)| {
-            redis::cmd("XRANGE").arg(&keys.stream).arg(entry).arg(entry).to_owned()
+        let pending = self.pending(WHAT, pending)?;
+        let ask = |pending: &PendingEntry| {
+            redis::cmd("XRANGE").arg(&keys.stream).arg(&pending.entry).arg(&pending.entry).to_owned()
         };
         let replies = self.link.pipeline(WHAT, &pending.iter().map(ask).collect::<Vec<Cmd>>()).await?;
-        let (examined, next) = (pending.len(), pending.last().filter(|_| pending.len() == count));
-        let next = next.map(|(entry, ..)| entry.clone());
+        let examined = pending.len();
+        let next = pending.last().filter(|_| examined == count).map(|last| last.entry.clone());
         let mut tasks = Vec::new();
-        for ((entry, consumer, idle_ms), reply) in pending.into_iter().zip(replies) {
-            let fields = self.shaped(WHAT, first_fields(reply?))?;
+        for (PendingEntry { entry, consumer, idle_ms }, reply) in pending.into_iter().zip(replies) {
+            // The stream may have no entry for it any more.
+            let found_entry = self.shaped(WHAT, reply::stream_entries(reply?))?.pop();
+            let fields = found_entry.map(|entry| entry.fields).unwrap_or_default();
             let entry = StreamEntry { id: entry, fields, deliveries: 1 };
             let mut task = found(entry, Status::Processing, Some(now_ms.saturating_sub(idle_ms)));
             task.idle_ms = Some(idle_ms);
@@ -248,30 +251,26 @@ impl Queue {
         let (due, member) = after.and_then(|after| after.split_once(' ')).unwrap_or_default();
         let call = self.call(&script::LISTED).arg("is_held", u8::from(held));
         let call = call.arg("due", due).arg("member", member).arg("count", count);
-        let parked = |item| {
+        let parked = reply::each(self.link.script(&call).await?, |item| {
             let [member, due, fields] = reply::tuple(item)?;
             Ok((reply::text(member)?, reply::text(due)?, reply::pairs(fields)?))
-        };
-        let items = reply::array(self.link.script(&call).await?)
-            .and_then(|items| items.into_iter().map(parked).collect::<Shaped<Vec<_>>>());
-        let items = self.shaped("list delayed tasks", items)?;
+        });
+        let items = self.shaped("list delayed tasks", parked)?;
+        let examined = items.len();
         let position = |member: &str, due: &str| format!("{due} {member}");
-        let next =
-            items.last().filter(|_| items.len() == count).map(|(member, due, _)| position(member, due));
+        let next = items.last().filter(|_| examined == count).map(|(member, due, _)| position(member, due));
         let delayed = |(member, due, fields): (String, String, RawFields)| {
             let due_at = due.parse::<f64>().map_or(0, |ms| ms as u64);
-            // A parked task has its id and the time of its enqueueing among its fields; what cannot be read
-            // is shown by its member.
-            let enqueued_at = number_in(&fields, "tq-enqueued-at");
+            // A parked task has its id among its fields. If they cannot be read, the member stands for the
+            // id.
+            let enqueued_at = reply::number_of(&fields, "tq-enqueued-at");
             let id = member.strip_prefix(OF_FLOW).unwrap_or(&member).to_owned();
             let entry = StreamEntry { id, fields, deliveries: 1 };
             let mut task = found(entry, Status::Pending, (!held).then_some(due_at));
-            task.entry = None;
-            task.position = position(&member, &due);
+            (task.entry, task.position) = (None, position(&member, &due));
             (task.status.enqueued_at, task.since_ms) = (enqueued_at, enqueued_at);
             task
         };
-        let examined = items.len();
         let mut tasks = self.with_statuses(items.into_iter().map(delayed).collect()).await?;
         for task in &mut tasks {
             task.status.due_at = task.at_ms;
@@ -308,54 +307,43 @@ impl Queue {
             let TaskEvent { place, id, status, attempt, .. } = event;
             let at_ms = codec::entry_time_ms(&place.entry);
             let status = TaskStatus { attempt, finished_at: Some(at_ms), ..TaskStatus::new(&id, status) };
-            let task = FoundTask {
-                position: place.to_string(),
-                entry: None,
-                status,
-                reason: None,
-                at_ms: Some(at_ms),
-                since_ms: Some(at_ms),
-                idle_ms: None,
-                has_status: false,
-                fields: Vec::new(),
-                reserved: Vec::new(),
-            };
-            task.status.status.is_end().then_some(task)
+            status.status.is_end().then(|| FoundTask::new(place.to_string(), status, Some(at_ms)))
         };
         let tasks = self.with_statuses(events.into_iter().filter_map(ended).collect()).await?;
         Ok(ListedPage { tasks, examined, next: next.map(|place| place.to_string()) })
     }
 
-    /// A task that has not ended, where it is now. Its status names the place; a task without one is looked
-    /// for among the first entries of the stream. None: it is not there (any more).
+    /// Finds a task that has not ended. Its status names the place where it is. A task without a status is
+    /// looked for among the first entries of the stream. None: it is not found there.
     pub(crate) async fn located(&self, id: &str) -> QueueResult<Option<(ListedState, FoundTask)>> {
         const WHAT: &str = "look for a task";
         let ask = redis::cmd("HMGET").arg(self.keys.task(id)).arg(&["entry", "parked_as"]).to_owned();
-        let noted = self.shaped(WHAT, reply::tuple(self.link.command(WHAT, &ask).await?))?;
-        let [entry, member] = noted.map(|place| reply::optional(place).ok().flatten());
+        let [entry, member] = self
+            .link
+            .read(WHAT, &ask, reply::tuple)
+            .await?
+            .map(|place| reply::optional(place).ok().flatten());
         let entry = match entry {
             Some(entry) => self.range(&self.keys.stream, &entry, &entry, 1).await?.pop(),
             None => None,
         };
-        let entry = match entry.filter(|entry| codec::id_of(entry) == id) {
+        let entry = entry.filter(|entry| codec::id_of(entry) == id);
+        if entry.is_none()
+            && let Some(member) = member
+            && let Some(found) = self.located_delayed(&member).await?
+        {
+            return Ok(Some(found));
+        }
+        let entry = match entry {
             Some(entry) => entry,
-            None => {
-                if let Some(member) = member
-                    && let Some(found) = self.located_delayed(&member).await?
-                {
-                    return Ok(Some(found));
-                }
-                let Some(entry) = self.find_queued(id).await? else { return Ok(None) };
-                entry
-            }
+            None => match self.find_queued(id).await? {
+                Some(entry) => entry,
+                None => return Ok(None),
+            },
         };
         let mut ask = redis::cmd("XPENDING");
         ask.arg(&self.keys.stream).arg(&self.rules.group).arg(&entry.id).arg(&entry.id).arg(1);
-        let pending = match self.link.command(WHAT, &ask).await {
-            Ok(pending) => self.shaped(WHAT, pending_entries(pending))?,
-            Err(error) if error.is_no_group() => Vec::new(),
-            Err(error) => return Err(error),
-        };
+        let pending = self.pending(WHAT, self.link.command(WHAT, &ask).await)?;
         let state = if pending.is_empty() { ListedState::Queued } else { ListedState::Running };
         let at_ms = codec::entry_time_ms(&entry.id);
         let task = found(entry, Status::Pending, Some(at_ms));
@@ -367,15 +355,14 @@ impl Queue {
         const WHAT: &str = "look for a task";
         let delayed = &self.keys.delayed;
         let rank = self.link.command(WHAT, redis::cmd("ZRANK").arg(delayed).arg(member)).await?;
-        let Some(rank) = self.shaped(WHAT, reply::optional(rank))?.and_then(|rank| rank.parse::<u64>().ok())
-        else {
+        if rank == Value::Nil {
             return Ok(None);
-        };
-        // The list begins behind the task before it.
+        }
+        let rank = self.shaped(WHAT, reply::count(&rank))?;
+        // The list begins behind the member before this one.
         let mut ask = redis::cmd("ZRANGE");
         ask.arg(delayed).arg(rank.saturating_sub(1)).arg(rank).arg("WITHSCORES");
-        let around = self.link.command(WHAT, &ask).await?;
-        let around = self.shaped(WHAT, reply::pairs(around))?;
+        let around = self.link.read(WHAT, &ask, reply::pairs).await?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let Some((_, due)) = around.iter().find(|(known, _)| known == member.as_bytes()) else {
             return Ok(None);
@@ -385,16 +372,12 @@ impl Queue {
         let held = text(due) == HELD;
         let page = self.listed_delayed(held, after.as_deref(), 1).await?;
         let state = if held { ListedState::Held } else { ListedState::Delayed };
-        Ok(page
-            .tasks
-            .into_iter()
-            .next()
-            .filter(|task| task.position.ends_with(&format!(" {member}")))
-            .map(|task| (state, task)))
+        let found = page.tasks.into_iter().next().filter(|task| task.member() == member);
+        Ok(found.map(|task| (state, task)))
     }
 
-    /// Adds what the statuses of these tasks tell. The list knows the state itself: a task may have moved on
-    /// since it was read.
+    /// Adds what the statuses of these tasks tell, except the state: a task may have moved on since the list
+    /// was read.
     async fn with_statuses(&self, mut tasks: Vec<FoundTask>) -> QueueResult<Vec<FoundTask>> {
         const WHAT: &str = "read tasks' statuses";
         let ask = |task: &FoundTask| {
@@ -402,10 +385,13 @@ impl Queue {
         };
         let replies = self.link.pipeline(WHAT, &tasks.iter().map(ask).collect::<Vec<Cmd>>()).await?;
         for (task, reply) in tasks.iter_mut().zip(replies) {
-            // A key of another type in the place of a status tells nothing.
+            // There may be a key of another type in the place of a status.
             let Ok(reply) = reply else { continue };
-            let values = self.shaped(WHAT, reply::array(reply).and_then(optional_values))?;
-            let known = SHOWN.iter().zip(values);
+            let values = reply::each(reply, |value| match value {
+                Value::Nil => Ok(None),
+                value => reply::bytes(value).map(Some),
+            });
+            let known = SHOWN.iter().zip(self.shaped(WHAT, values)?);
             let fields = known.filter_map(|(name, value)| Some((name.as_bytes().to_vec(), value?))).collect();
             let Some(known) = TaskStatus::read(&task.status.id, fields) else { continue };
             let TaskStatus { status, consumer, finished_at, attempt, .. } = task.status.clone();
@@ -421,36 +407,39 @@ impl Queue {
         }
         Ok(tasks)
     }
-}
 
-/// A task in its stream.
-fn found(entry: StreamEntry, status: Status, at_ms: Option<u64>) -> FoundTask {
-    let number = |name: &str| number_in(&entry.fields, name);
-    let mut task = TaskStatus::new(&codec::id_of(&entry), status);
-    task.attempt = number("tq-attempt").and_then(|attempt| attempt.try_into().ok()).unwrap_or(1);
-    task.enqueued_at = number("tq-enqueued-at").or_else(|| Some(codec::entry_time_ms(&entry.id)));
-    let (reserved, fields) = entry
-        .fields
-        .into_iter()
-        .partition(|(name, _)| std::str::from_utf8(name).is_ok_and(codec::is_of_host));
-    FoundTask {
-        position: entry.id.clone(),
-        entry: Some(entry.id),
-        status: task,
-        reason: None,
-        at_ms,
-        since_ms: at_ms,
-        idle_ms: None,
-        has_status: false,
-        fields,
-        reserved,
+    /// Reads a reply of XPENDING. Without the group no entry is pending.
+    fn pending(&self, what: &'static str, reply: QueueResult<Value>) -> QueueResult<Vec<PendingEntry>> {
+        let reply = match reply {
+            Err(error) if error.is_no_group() => return Ok(Vec::new()),
+            reply => reply?,
+        };
+        let pending = reply::each(reply, |item| {
+            let [entry, consumer, idle, _] = reply::tuple(item)?;
+            let (entry, consumer) = (reply::text(entry)?, reply::text(consumer)?);
+            Ok(PendingEntry { entry, consumer, idle_ms: reply::count(&idle)? })
+        });
+        self.shaped(what, pending)
     }
 }
 
-/// The number in a field of the host; none where it is not there, or is none.
-fn number_in(fields: &RawFields, name: &str) -> Option<u64> {
-    let (_, value) = fields.iter().find(|(known, _)| known == name.as_bytes())?;
-    std::str::from_utf8(value).ok()?.parse().ok()
+/// An entry that was delivered to a consumer and is not settled.
+struct PendingEntry {
+    entry: String,
+    consumer: String,
+    idle_ms: u64,
+}
+
+/// The task of an entry.
+fn found(entry: StreamEntry, status: Status, at_ms: Option<u64>) -> FoundTask {
+    let mut task = TaskStatus::new(&codec::id_of(&entry), status);
+    task.attempt = reply::number_of(&entry.fields, "tq-attempt").unwrap_or(1);
+    let enqueued_at = reply::number_of(&entry.fields, "tq-enqueued-at");
+    task.enqueued_at = enqueued_at.or_else(|| Some(codec::entry_time_ms(&entry.id)));
+    let is_reserved = |(name, _): &(Vec<u8>, _)| std::str::from_utf8(name).is_ok_and(codec::is_of_host);
+    let (reserved, fields) = entry.fields.into_iter().partition(is_reserved);
+    let position = entry.id.clone();
+    FoundTask { entry: Some(entry.id), fields, reserved, ..FoundTask::new(position, task, at_ms) }
 }
 
 fn dead(letter: DeadLetter) -> FoundTask {
@@ -466,41 +455,9 @@ fn dead(letter: DeadLetter) -> FoundTask {
         ..TaskStatus::new(&letter.id, Status::Failed)
     };
     FoundTask {
-        position: letter.entry.clone(),
-        entry: Some(letter.entry),
-        status,
         reason: some(letter.reason),
-        at_ms: time(letter.failed_at),
-        since_ms: time(letter.failed_at),
-        idle_ms: None,
-        has_status: false,
         fields: letter.fields,
-        reserved: Vec::new(),
+        entry: Some(letter.entry.clone()),
+        ..FoundTask::new(letter.entry, status, time(letter.failed_at))
     }
-}
-
-fn last_of(entries: &[StreamEntry], count: usize) -> Option<String> {
-    entries.last().filter(|_| entries.len() == count).map(|last| last.id.clone())
-}
-
-/// Entry, consumer and idle time of each item of a reply of XPENDING.
-fn pending_entries(reply: Value) -> Shaped<Vec<(String, String, u64)>> {
-    let pending = |item| {
-        let [entry, consumer, idle, _] = reply::tuple(item)?;
-        Ok((reply::text(entry)?, reply::text(consumer)?, reply::count(&idle)?))
-    };
-    reply::array(reply)?.into_iter().map(pending).collect()
-}
-
-/// The fields of the first entry; none where the entry was deleted.
-fn first_fields(reply: Value) -> Shaped<RawFields> {
-    Ok(reply::stream_entries(reply)?.into_iter().next().map_or_else(Vec::new, |entry| entry.fields))
-}
-
-fn optional_values(values: Vec<Value>) -> Shaped<Vec<Option<Vec<u8>>>> {
-    let optional = |value| match value {
-        Value::Nil => Ok(None),
-        value => reply::bytes(value).map(Some),
-    };
-    values.into_iter().map(optional).collect()
 }

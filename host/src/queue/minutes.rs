@@ -1,44 +1,41 @@
-//! The history of a queue: what became of its tasks in each minute, and how full it was at the end of it; for
-//! a day in steps of ten minutes, and for a week in steps of an hour.
+//! The history of a queue: what became of its tasks in each minute, and how full it was at the end of the
+//! minute. Also the history of a day in steps of ten minutes, and of a week in steps of an hour.
 //!
-//! In: the [`Tally`] of one host, and a [`Depth`]. Out: a [`QueueHistory`], with what all hosts counted.
+//! In: the [`Tally`] of one host, and a [`Depth`]. Out: a [`QueueHistory`], with the counts of all hosts.
 //!
 //!     tallies ─▶ minutes, a hash for each hour ── folded every ten minutes ─▶ longer steps
 //!
-//! Each hash has three fields for each step; docs/decisions/0021-history.md says why. Folding reads whole
-//! hours and writes the same again, so it may be done twice, and by several hosts.
+//! Folding reads whole hours and writes the sums of their minutes, so it may be done twice, and by several
+//! hosts.
 //!
-//! Not here: counting and the minutes' ends (`worker::recorder`), the form of the counts (`tally`), what is
+//! Not here: counting, and when a minute ends (`worker::recorder`), the steps in Redis (`steps`), what is
 //! shown (`operations::history`).
 
-use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
-use std::time::Duration;
 
 use redis::{Cmd, Value};
 use serde::Deserialize;
 use strum::{EnumString, VariantNames};
 use utoipa::ToSchema;
 
-use super::error::{QueueError, QueueResult};
+use super::error::QueueResult;
 use super::handle::{Queue, millis};
 use super::link::Link;
-use super::reply;
 use super::script::{self, ScriptCall};
+pub(crate) use super::steps::HistoryStep;
+use super::steps::{AskedField, AskedHash, Grain, HOUR, Part, WHAT, ask, asked, fold, found, steps_of};
 use super::tally::{Depth, MAX_VERSIONS, Tally};
 
 pub(crate) const MINUTE_MS: u64 = 60_000;
-const HOUR: u64 = 60;
-/// The most minutes that are read at once. They are there at any time, since their hashes are kept for
-/// longer.
+/// The most minutes that are read at once. The hashes of minutes are kept for longer than this.
 pub(crate) const MAX_MINUTES: u64 = 180;
-/// The minutes between two times at which a host folds the history of a queue.
+/// A host folds the history of a queue once in this many minutes.
 const FOLDED_EVERY: u64 = 10;
-/// The hosts whose last call is kept in one hash.
+/// The most hosts of which one hash keeps the number of the last call.
 const MAX_MARKS: u64 = 1000;
-/// A minute is over for a reader so long after its end: hosts write it about a second later.
+/// The time after the end of a minute at which it is over for a reader. Hosts write their counts about a
+/// second after the end.
 const LATE_MS: u64 = 3000;
-const WHAT: &str = "read the history";
 
 /// A range of the history that ends now, by the name that people and programs use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, EnumString, VariantNames, Deserialize, ToSchema)]
@@ -68,68 +65,8 @@ impl HistoryRange {
     }
 }
 
-/// How long the steps of a history are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Grain {
-    Minute,
-    TenMinutes,
-    Hour,
-}
-
-/// The grains of longer steps.
+/// The lengths of the steps that are folded from minutes.
 const FOLDED: [Grain; 2] = [Grain::TenMinutes, Grain::Hour];
-
-impl Grain {
-    /// The minutes of a step.
-    const fn minutes(self) -> u64 {
-        match self {
-            Grain::Minute => 1,
-            Grain::TenMinutes => 10,
-            Grain::Hour => HOUR,
-        }
-    }
-
-    /// The steps of one hash: those of an hour, of six hours, or of a day.
-    const fn in_hash(self) -> u64 {
-        match self {
-            Grain::Minute => 60,
-            Grain::TenMinutes => 36,
-            Grain::Hour => 24,
-        }
-    }
-
-    /// A hash expires so long after its last write.
-    const fn kept(self) -> Duration {
-        let hours = match self {
-            Grain::Minute => 4,
-            Grain::TenMinutes => 25,
-            Grain::Hour => 7 * 24 + 2,
-        };
-        Duration::from_secs(hours * 3600)
-    }
-
-    /// The key of the hash with this step.
-    fn key(self, queue: &Queue, step: u64) -> String {
-        let hash = step / self.in_hash();
-        match self {
-            Grain::Minute => queue.keys.minutes(hash),
-            Grain::TenMinutes => queue.keys.ten_minutes(hash),
-            Grain::Hour => queue.keys.hours(hash),
-        }
-    }
-}
-
-/// A minute of a queue, or some that follow each other.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct HistoryStep {
-    /// The first minute, since the Unix epoch, by Redis's clock.
-    pub minute: u64,
-    /// How many minutes there are. The last step has fewer, if it still goes on.
-    pub minutes: u64,
-    pub tally: Tally,
-    /// As a host saw the queue last, up to the end of the step. None: no host has told.
-    pub depth: Option<Depth>,
-}
 
 /// The last steps of a queue, oldest first, without gaps. The last one may still go on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -137,30 +74,9 @@ pub(crate) struct QueueHistory {
     pub steps: Vec<HistoryStep>,
 }
 
-/// The kinds of fields of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
-    Figures,
-    Versions,
-    Depth,
-}
-
-const PARTS: [Part; 3] = [Part::Figures, Part::Versions, Part::Depth];
-
-impl Part {
-    fn field(self, grain: Grain, step: u64) -> String {
-        let name = match self {
-            Part::Figures => "figures",
-            Part::Versions => "versions",
-            Part::Depth => "depth",
-        };
-        format!("{name}:{}", step % grain.in_hash())
-    }
-}
-
 impl Queue {
     /// A call that adds the tally of a host to a minute. `number` grows with each call of this host about
-    /// this queue, so a call that is sent again adds nothing: it gives 0 then, and else 1.
+    /// this queue. A call that is sent again has the same number, adds nothing and returns 0 instead of 1.
     pub(crate) fn tally_call(&self, minute: u64, tally: &Tally, host: &str, number: u64) -> ScriptCall {
         ScriptCall::new(&script::TALLY)
             .key("minutes", self.keys.minutes(minute / HOUR))
@@ -178,11 +94,11 @@ impl Queue {
     /// Calls that note how full the queue was at the end of a minute.
     pub(crate) fn note_depth(&self, minute: u64, depth: &Depth) -> Vec<ScriptCall> {
         let json = serde_json::to_string(depth).unwrap_or_default();
-        self.write_fields(Grain::Minute, minute, &[Part::Depth.field(Grain::Minute, minute), json])
+        self.write_fields(Grain::Minute, minute, &[(Part::Depth.field(Grain::Minute, minute), json)])
     }
 
-    /// Calls that write fields, each with its value, into the hash with this step.
-    fn write_fields(&self, grain: Grain, step: u64, fields: &[String]) -> Vec<ScriptCall> {
+    /// Calls that write fields and their values into the hash that has this step.
+    fn write_fields(&self, grain: Grain, step: u64, fields: &[(String, String)]) -> Vec<ScriptCall> {
         let key = grain.key(self, step);
         if fields.is_empty() {
             return Vec::new();
@@ -193,21 +109,23 @@ impl Queue {
         ]
     }
 
-    /// A command that counts the hours with a history, among the hours that a reader sees in this minute.
+    /// A command that counts the hours that have a history, among the hours that a reader sees in this
+    /// minute.
     pub(crate) fn count_hours(&self, minute: u64) -> Cmd {
         let hours = (minute / HOUR).saturating_sub(MAX_MINUTES / HOUR)..=minute / HOUR;
         redis::cmd("EXISTS").arg(hours.map(|hour| self.keys.minutes(hour)).collect::<Vec<_>>()).to_owned()
     }
 
-    /// A command that reads an hour, for [`Queue::folded`].
+    /// A command that reads the minutes of an hour, for [`Queue::folded`].
     pub(crate) fn ask_hour(&self, hour: u64) -> Cmd {
-        ask(self, Grain::Minute, hour, &fields_of_hour(hour))
+        ask(self, &AskedHash::of_hour(hour))
     }
 
-    /// Calls that write the longer steps of an hour, as far as the last minute that is over. `reply` tells
-    /// its minutes. Steps in which nothing was counted, and that no host saw, are left out.
+    /// Calls that write the longer steps of an hour. `last`: the last minute that is over. `reply`: the reply
+    /// to [`Queue::ask_hour`]. A part of a step that is empty is left out.
     pub(crate) fn folded(&self, hour: u64, last: u64, reply: Value) -> QueueResult<Vec<ScriptCall>> {
-        let found = paired(&fields_of_hour(hour), reply).ok_or_else(|| unreadable(&self.link))?;
+        let asked = [AskedHash::of_hour(hour)];
+        let found = found(&self.link, &asked, vec![Ok(reply)])?;
         let end = (hour + 1) * HOUR;
         let minutes = steps_of(Grain::Minute, &(hour * HOUR..end.min(last + 1)), found);
         let mut calls = Vec::new();
@@ -217,12 +135,12 @@ impl Queue {
                 let number = step.minute / grain.minutes();
                 if !step.tally.is_empty() {
                     step.tally.bound_versions();
-                    fields.extend([Part::Figures.field(grain, number), step.tally.figures()]);
-                    fields.extend([Part::Versions.field(grain, number), step.tally.versions_json()]);
+                    fields.push((Part::Figures.field(grain, number), step.tally.figures()));
+                    fields.push((Part::Versions.field(grain, number), step.tally.versions_json()));
                 }
                 if let Some(depth) = step.depth {
                     let json = serde_json::to_string(&depth).unwrap_or_default();
-                    fields.extend([Part::Depth.field(grain, number), json]);
+                    fields.push((Part::Depth.field(grain, number), json));
                 }
             }
             calls.extend(self.write_fields(grain, hour * HOUR / grain.minutes(), &fields));
@@ -236,33 +154,20 @@ pub(crate) fn share_hour(one: u64, other: u64) -> bool {
     one / HOUR == other / HOUR
 }
 
-/// The hours to fold at the end of a minute, where all was folded at the end of the minute `before`. None:
-/// not yet, unless the host stops. Other hosts may have written some minutes late.
+/// The hours to fold at the end of a minute. `before`: the minute after which this host last folded. None: it
+/// is too early to fold again. A host that stops always folds.
 pub(crate) fn hours_to_fold(before: Option<u64>, minute: u64, stops: bool) -> Option<RangeInclusive<u64>> {
     let part = |minute: u64| (minute + 1) / FOLDED_EVERY;
     if !stops && before.is_some_and(|before| part(before) == part(minute)) {
         return None;
     }
+    // Other hosts may have written some minutes late.
     let since = before.map_or(0, |before| before.saturating_sub(FOLDED_EVERY));
     Some(since.max(minute.saturating_sub(MAX_MINUTES)) / HOUR..=minute / HOUR)
 }
 
-/// The steps of one hour or less together: a longer step begins where its minutes do.
-fn fold(minutes: &[HistoryStep], grain: Grain) -> Vec<HistoryStep> {
-    let longer = |minutes: &[HistoryStep]| {
-        let mut sum = HistoryStep { minutes: minutes.len() as u64, ..HistoryStep::default() };
-        sum.minute = minutes.first().map_or(0, |first| first.minute / grain.minutes() * grain.minutes());
-        minutes.iter().for_each(|minute| sum.tally.add(&minute.tally));
-        sum.depth = minutes.iter().rev().find_map(|minute| minute.depth);
-        sum
-    };
-    let are_together =
-        |one: &HistoryStep, next: &HistoryStep| one.minute / grain.minutes() == next.minute / grain.minutes();
-    minutes.chunk_by(are_together).map(longer).collect()
-}
-
-/// The last minutes of each of these queues, in their order: `count` of them, at most [`MAX_MINUTES`]. Takes
-/// one command for each queue and hour. Depths and versions are read if everything is asked for.
+/// The last `count` minutes of each of these queues, in their order. Reads at most [`MAX_MINUTES`], by one
+/// command for each queue and hour. With `everything`, also reads depths and versions.
 pub(crate) async fn histories(
     link: &Link,
     queues: &[Queue],
@@ -271,23 +176,21 @@ pub(crate) async fn histories(
 ) -> QueueResult<Vec<QueueResult<QueueHistory>>> {
     let now_ms = link.now_ms().await?;
     let count = count.clamp(1, MAX_MINUTES);
-    let over = first_open(now_ms);
-    let span = over.saturating_sub(count)..now_ms / MINUTE_MS + 1;
+    let open = first_open(now_ms);
+    let span = open.saturating_sub(count)..now_ms / MINUTE_MS + 1;
     let asked = asked(Grain::Minute, &span, everything);
-    let commands: Vec<Cmd> = queues
-        .iter()
-        .flat_map(|queue| asked.iter().map(|(hour, fields)| ask(queue, Grain::Minute, *hour, fields)))
-        .collect();
+    let commands = queues.iter().flat_map(|queue| asked.iter().map(|hash| ask(queue, hash)));
+    let commands: Vec<Cmd> = commands.collect();
     let mut replies = link.pipeline(WHAT, &commands).await?.into_iter();
     let mut histories = Vec::with_capacity(queues.len());
     for _ in queues {
         let found = found(link, &asked, replies.by_ref().take(asked.len()).collect());
-        histories.push(found.map(|found| QueueHistory::of(&span, over, count, found)));
+        histories.push(found.map(|found| QueueHistory::of(&span, open, count, found)));
     }
     Ok(histories)
 }
 
-/// The history of a queue in this range. What is older than some hours comes from the folded steps.
+/// The history of a queue in this range. Steps that are older than some hours are read as they were folded.
 pub(crate) async fn in_range(queue: &Queue, range: HistoryRange) -> QueueResult<QueueHistory> {
     let (grain, count) = match range {
         HistoryRange::Hour => {
@@ -300,11 +203,7 @@ pub(crate) async fn in_range(queue: &Queue, range: HistoryRange) -> QueueResult<
     let now_ms = queue.link.now_ms().await?;
     let (recent, folded) = spans(now_ms, grain, count);
     let (new, old) = (asked(Grain::Minute, &recent, true), asked(grain, &folded, true));
-    let commands: Vec<Cmd> = new
-        .iter()
-        .map(|(hash, fields)| ask(queue, Grain::Minute, *hash, fields))
-        .chain(old.iter().map(|(hash, fields)| ask(queue, grain, *hash, fields)))
-        .collect();
+    let commands: Vec<Cmd> = new.iter().chain(&old).map(|hash| ask(queue, hash)).collect();
     let mut replies = queue.link.pipeline(WHAT, &commands).await?;
     let old_replies = replies.split_off(new.len());
     let mut steps = steps_of(grain, &folded, found(&queue.link, &old, old_replies)?);
@@ -314,13 +213,13 @@ pub(crate) async fn in_range(queue: &Queue, range: HistoryRange) -> QueueResult<
     Ok(QueueHistory { steps })
 }
 
-/// The first minute that is not over for a reader.
+/// The first minute that is not over yet for a reader.
 fn first_open(now_ms: u64) -> u64 {
     now_ms.saturating_sub(LATE_MS) / MINUTE_MS
 }
 
-/// The spans that are read for `count` longer steps up to now: the minutes of the last hours, and the steps
-/// before them.
+/// The spans that are read for the last `count` longer steps: a span of minutes for the last hours, and a
+/// span of longer steps before them.
 fn spans(now_ms: u64, grain: Grain, count: u64) -> (Range<u64>, Range<u64>) {
     let open = first_open(now_ms);
     let recent = (open / HOUR + 1).saturating_sub(MAX_MINUTES / HOUR) * HOUR;
@@ -329,97 +228,12 @@ fn spans(now_ms: u64, grain: Grain, count: u64) -> (Range<u64>, Range<u64>) {
     (recent..now_ms / MINUTE_MS + 1, first.min(folded_end)..folded_end)
 }
 
-type AskedField = (Part, u64);
-/// A hash, and the fields that are asked of it.
-type AskedHash = (u64, Vec<AskedField>);
-
-fn fields_of_hour(hour: u64) -> Vec<AskedField> {
-    (hour * HOUR..(hour + 1) * HOUR).flat_map(|minute| PARTS.map(|part| (part, minute))).collect()
-}
-
-/// The fields that are asked of each hash. The depth of a minute is asked for from the beginning of the first
-/// hour on, since it is only written when it changes, and once an hour.
-fn asked(grain: Grain, span: &Range<u64>, everything: bool) -> Vec<AskedHash> {
-    let mut hashes: BTreeMap<u64, Vec<AskedField>> = BTreeMap::new();
-    let from_begin = everything && grain == Grain::Minute;
-    let begin = if from_begin { span.start / HOUR * HOUR } else { span.start };
-    for step in begin..span.end {
-        let fields = hashes.entry(step / grain.in_hash()).or_default();
-        if everything {
-            fields.push((Part::Depth, step));
-        }
-        if span.contains(&step) {
-            fields.push((Part::Figures, step));
-            if everything {
-                fields.push((Part::Versions, step));
-            }
-        }
-    }
-    hashes.into_iter().collect()
-}
-
-fn ask(queue: &Queue, grain: Grain, hash: u64, fields: &[AskedField]) -> Cmd {
-    let mut ask = redis::cmd("HMGET");
-    ask.arg(grain.key(queue, hash * grain.in_hash()));
-    for (part, step) in fields {
-        ask.arg(part.field(grain, *step));
-    }
-    ask
-}
-
-/// The fields that were asked for, in their order.
-fn found(
-    link: &Link,
-    asked: &[AskedHash],
-    replies: Vec<QueueResult<Value>>,
-) -> QueueResult<Vec<(AskedField, Value)>> {
-    let mut found = Vec::new();
-    for ((_, fields), reply) in asked.iter().zip(replies) {
-        found.extend(paired(fields, reply?).ok_or_else(|| unreadable(link))?);
-    }
-    Ok(found)
-}
-
-fn paired(fields: &[AskedField], reply: Value) -> Option<Vec<(AskedField, Value)>> {
-    Some(fields.iter().copied().zip(reply::array(reply).ok()?).collect())
-}
-
-fn unreadable(link: &Link) -> QueueError {
-    QueueError::unexpected(WHAT, link.address())
-}
-
-/// The steps of a span, with what was found of them. The depth of a minute holds until the next one is found.
-fn steps_of(grain: Grain, span: &Range<u64>, found: Vec<(AskedField, Value)>) -> Vec<HistoryStep> {
-    let length = grain.minutes();
-    let step = |number| HistoryStep { minute: number * length, minutes: length, ..HistoryStep::default() };
-    let mut steps: Vec<HistoryStep> = span.clone().map(step).collect();
-    let mut depths = BTreeMap::new();
-    for ((part, number), value) in found {
-        let Ok(json) = reply::bytes(value) else { continue };
-        let step = number.checked_sub(span.start).and_then(|at| steps.get_mut(at as usize));
-        match (part, step) {
-            (Part::Depth, _) => {
-                // Another form is left out, which another version may have written.
-                depths.extend(serde_json::from_slice::<Depth>(&json).ok().map(|depth| (number, depth)));
-            }
-            (Part::Figures, Some(step)) => step.tally.read_figures(&json),
-            (Part::Versions, Some(step)) => step.tally.read_versions(&json),
-            (_, None) => {}
-        }
-    }
-    for (number, step) in span.clone().zip(&mut steps) {
-        let first = if grain == Grain::Minute { 0 } else { number };
-        step.depth = depths.range(first..=number).next_back().map(|(_, depth)| *depth);
-    }
-    steps
-}
-
 impl QueueHistory {
-    /// The last `count` minutes of a span. `over` is the first minute that goes on: it is there if something
-    /// was counted in it. `found` is in the order of the minutes.
-    fn of(span: &Range<u64>, over: u64, count: u64, found: Vec<(AskedField, Value)>) -> QueueHistory {
+    /// The last `count` minutes of a span. Minutes from `open` on are not over: the last ones of them are
+    /// left out as long as nothing was counted in them.
+    fn of(span: &Range<u64>, open: u64, count: u64, found: Vec<(AskedField, Value)>) -> QueueHistory {
         let mut steps = steps_of(Grain::Minute, span, found);
-        while steps.pop_if(|last| last.minute >= over && last.tally.is_empty()).is_some() {}
+        while steps.pop_if(|last| last.minute >= open && last.tally.is_empty()).is_some() {}
         let more = steps.len().saturating_sub(count as usize);
         steps.drain(..more);
         QueueHistory { steps }
@@ -444,24 +258,6 @@ mod tests {
 
     use super::*;
     use crate::task::SettledAs;
-
-    proptest! {
-        #[test]
-        fn every_minute_is_asked_once_whatever_the_hour(start in 1000..2000_u64, count in 1..=MAX_MINUTES) {
-            let span = start..start + count;
-            let asked = asked(Grain::Minute, &span, true);
-            prop_assert!(asked.len() as u64 <= count / HOUR + 2);
-            for (hour, fields) in &asked {
-                prop_assert!(fields.iter().all(|(_, minute)| minute / HOUR == *hour));
-            }
-            let all: Vec<AskedField> = asked.into_iter().flat_map(|(_, fields)| fields).collect();
-            for part in [Part::Figures, Part::Versions] {
-                let of: Vec<u64> =
-                    all.iter().filter(|(kind, _)| *kind == part).map(|(_, minute)| *minute).collect();
-                prop_assert_eq!(of, span.clone().collect::<Vec<_>>());
-            }
-        }
-    }
 
     fn text(text: &str) -> Value {
         Value::BulkString(text.as_bytes().to_vec())
@@ -497,22 +293,6 @@ mod tests {
             steps.iter().map(|step| step.depth.map(|depth| depth.dead)).collect::<Vec<_>>(),
             [None, Some(7), None]
         );
-    }
-
-    fn minute(minute: u64, completed: u64) -> HistoryStep {
-        let mut step = HistoryStep { minute, minutes: 1, ..HistoryStep::default() };
-        step.tally.settled[SettledAs::Completed as usize] = completed;
-        step
-    }
-
-    #[test]
-    fn longer_steps_begin_at_their_clock_and_the_last_one_may_go_on() {
-        let minutes: Vec<HistoryStep> = (65..83).map(|at| minute(at, at)).collect();
-        let shown = |step: &HistoryStep| (step.minute, step.minutes, step.tally.of(SettledAs::Completed));
-        let tens: Vec<_> = fold(&minutes, Grain::TenMinutes).iter().map(shown).collect();
-        assert_eq!(tens, [(60, 5, (65..70).sum()), (70, 10, (70..80).sum()), (80, 3, (80..83).sum())]);
-        let hours: Vec<_> = fold(&minutes, Grain::Hour).iter().map(shown).collect();
-        assert_eq!(hours, [(60, 18, (65..83).sum())]);
     }
 
     proptest! {

@@ -1,5 +1,5 @@
-//! One server of Redis, as this host sees it over all its connections: since when it answers again, and
-//! whether it is still in charge.
+//! One server of Redis, as this host sees it over all its connections: when it last recovered, and whether it
+//! is still in charge.
 //!
 //! Not here: which server a call goes to (`nodes`).
 
@@ -19,14 +19,14 @@ use crate::guarded::Guarded;
 /// A host sends a request at least every second. A longer time without a reply means that a server was
 /// unreachable or stalled.
 const SILENCE: Duration = Duration::from_millis(1500);
-/// How long a silence is held to be a part of the outage before it.
+/// A silence counts as a part of the outage before it if no more than this time has passed between them.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// The end of a time in which no lease could be renewed: there was no reply, or writes were refused.
 #[derive(Debug, Clone, Copy)]
 pub struct Recovery {
     pub since: Instant,
-    /// How long that was. [`Duration::MAX`]: nobody knows.
+    /// How long leases could not be renewed. [`Duration::MAX`]: that is not known.
     pub silence: Duration,
 }
 
@@ -34,13 +34,15 @@ pub struct Recovery {
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) endpoint: Endpoint,
-    /// Without a password, for messages.
+    /// The address without a password, for messages.
     pub(super) address: Arc<str>,
-    /// How often this host has loaded the library of functions again. One caller at a time does, for all.
+    /// How often this host has loaded the library of functions again.
     pub(super) loads: AtomicU64,
+    /// Held by the caller that loads the library, for all callers.
     pub(super) loading: tokio::sync::Mutex<()>,
     last_reply: Guarded<LastReply>,
-    /// It has not answered a call, and none since.
+    /// Whether a call failed for which another server may be in charge by now, and no call was answered
+    /// since.
     is_suspected: AtomicBool,
     role: Role,
 }
@@ -54,10 +56,10 @@ struct LastReply {
 
 #[derive(Debug)]
 enum Role {
-    /// It is what it is.
+    /// The configuration names this server, and no other server can take its place.
     Only,
-    /// Others say that it is a primary. Cancelled when they name another server instead. `asks`: it is asked
-    /// whether it believes so itself.
+    /// Sentinels or nodes of a cluster name it as a primary. `replaced` is cancelled when they name another
+    /// server instead. `asks`: each new connection asks the server whether it is a primary.
     Named { replaced: CancellationToken, asks: bool },
 }
 
@@ -66,7 +68,7 @@ impl Node {
         Node::with(endpoint, address, Role::Only)
     }
 
-    /// A server at another address than the one in `like`, of which others say that it is a primary.
+    /// A server that Sentinels or nodes name as a primary, with the login and the TLS of `like`.
     pub(super) fn named(like: &Endpoint, host: &str, port: u16, asks: bool) -> RedisResult<Arc<Node>> {
         let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
         let role = Role::Named { replaced: CancellationToken::new(), asks };
@@ -74,9 +76,7 @@ impl Node {
     }
 
     fn with(endpoint: Endpoint, address: Arc<str>, role: Role) -> Arc<Node> {
-        let (loads, loading, last_reply) =
-            (AtomicU64::new(0), tokio::sync::Mutex::default(), Guarded::default());
-        let is_suspected = AtomicBool::new(false);
+        let (loads, loading, last_reply, is_suspected) = Default::default();
         Arc::new(Node { endpoint, address, loads, loading, last_reply, is_suspected, role })
     }
 
@@ -84,19 +84,22 @@ impl Node {
         self.endpoint.host_and_port() == Some((host, port))
     }
 
+    /// Opens a connection. `takes_messages`: one on which the server may send messages unasked. An error also
+    /// means that the server is not the primary any more.
     pub(super) async fn connect(
         &self,
         config: &AsyncConnectionConfig,
-        speaking: bool,
+        takes_messages: bool,
     ) -> RedisResult<OpenConnection> {
-        let mut connection = match speaking {
-            true => self.endpoint.speaking()?.connect(config).await?,
-            false => self.endpoint.connect(config).await?,
+        let mut connection = if takes_messages {
+            self.endpoint.taking_messages()?.connect(config).await?
+        } else {
+            self.endpoint.connect(config).await?
         };
         if let Role::Named { replaced, asks: true } = &self.role {
             let role = connection.calls.send_packed_command(&redis::cmd("ROLE")).await?.extract_error()?;
-            let says = reply::array(role).ok().and_then(|about| reply::text(about.into_iter().next()?).ok());
-            if says.as_deref() != Some("master") {
+            let role = reply::array(role).ok().and_then(|about| reply::text(about.into_iter().next()?).ok());
+            if role.as_deref() != Some("master") {
                 replaced.cancel();
                 return Err(not_in_charge());
             }
@@ -104,7 +107,7 @@ impl Node {
         Ok(connection)
     }
 
-    /// Gives a call up when another server takes the place of this one: a reply would not count there.
+    /// Makes a call, but gives it up when another server takes the place of this one.
     pub(super) async fn while_in_charge<T>(
         &self,
         call: impl Future<Output = Result<T, RedisError>>,
@@ -117,10 +120,12 @@ impl Node {
         }
     }
 
+    /// Whether another server has taken the place of this one.
     pub(super) fn is_replaced(&self) -> bool {
         matches!(&self.role, Role::Named { replaced, .. } if replaced.is_cancelled())
     }
 
+    /// Notes that another server has taken the place of this one. All calls to this one are given up.
     pub(super) fn replace(&self) {
         if let Role::Named { replaced, .. } = &self.role {
             replaced.cancel();
@@ -139,13 +144,13 @@ impl Node {
         self.last_reply.lock().recovery
     }
 
+    /// Notes that the server has answered.
     pub(super) fn answered(&self) {
         let now = Instant::now();
         self.is_suspected.store(false, Ordering::Relaxed);
         let mut last_reply = self.last_reply.lock();
-        if let Some(silence) =
-            last_reply.at.replace(now).map(|last| now - last).filter(|silence| *silence >= SILENCE)
-        {
+        let silence = last_reply.at.replace(now).map_or(Duration::ZERO, |last| now - last);
+        if silence >= SILENCE {
             // An outage may have begun with refused writes, and end with a restart.
             let before = last_reply.recovery.filter(|before| before.since.elapsed() < silence + REMEMBERED);
             let silence = before.map_or(silence, |before| before.silence.max(silence));
@@ -153,8 +158,8 @@ impl Node {
         }
     }
 
-    /// Notes that leases may have ended because nobody could renew them: the server refused a write, though
-    /// it goes on answering reads, or it took the place of another one.
+    /// Notes that leases may have ended because no host could renew them: the server refused a write although
+    /// it answers reads, or it took the place of another one.
     pub(super) fn interrupted(&self) {
         let recovery = Recovery { since: Instant::now(), silence: Duration::MAX };
         self.last_reply.lock().recovery = Some(recovery);

@@ -8,13 +8,13 @@
 //! | MOVED | another node has the slot: ask there at once, and ask for the whole map |
 //! | ASK | the key has moved already, the slot moves: ask there, this once |
 //! | TRYAGAIN | some keys of the call have moved: nothing was done, ask again until the slot has moved |
-//! | CLUSTERDOWN, MASTERDOWN | as if Redis were away: the caller asks again later, perhaps at another node |
-//! | LOADING, NOREPLICAS | as if Redis were away: the caller asks again later |
-//! | READONLY, a connection that fails | perhaps another server is in charge by now: find out |
-//! | UNBLOCKED | the slot or the role has moved under a blocked read: as a stream without a group |
+//! | CLUSTERDOWN, MASTERDOWN | Redis counts as unreachable: the caller asks again later, perhaps at another node |
+//! | LOADING, NOREPLICAS | Redis counts as unreachable: the caller asks again later |
+//! | READONLY, a connection that fails | another server may be in charge by now: find out |
+//! | UNBLOCKED | the slot or the role moved during a blocked read: the caller handles it as NOGROUP |
 //!
-//! Not here: connections (`connect`), sending (`link`), how Sentinels (`sentinels`) and nodes (`cluster`) are
-//! asked.
+//! Not here: connections (`connections`), sending (`link`), asking Sentinels (`sentinels`) and nodes
+//! (`cluster`).
 
 use std::sync::Arc;
 
@@ -22,6 +22,7 @@ use redis::{Cmd, RedisError, RedisResult};
 
 use super::cluster::{Cluster, SLOTS};
 use super::node::Node;
+use super::script::words;
 use super::sentinels::Sentinels;
 
 /// Where a call goes.
@@ -34,6 +35,12 @@ pub(super) enum Destination {
     Node(Arc<Node>),
 }
 
+impl Destination {
+    pub(super) fn slot(&self) -> Option<u16> {
+        if let Destination::Slot(slot) = self { Some(*slot) } else { None }
+    }
+}
+
 /// All servers.
 #[derive(Debug, Clone)]
 pub(super) enum Nodes {
@@ -42,11 +49,13 @@ pub(super) enum Nodes {
     Cluster(Arc<Cluster>),
 }
 
-/// The way on for a call that a node of a cluster refused.
+/// Where a call that a node of a cluster refused is sent.
 #[derive(Debug)]
 pub(super) enum Redirect {
     To(Arc<Node>),
+    /// To this node, behind an ASKING.
     Asking(Arc<Node>),
+    /// To the same node, later.
     Later,
 }
 
@@ -55,29 +64,26 @@ impl Nodes {
     pub(super) async fn of(&self, to: &Destination) -> RedisResult<Arc<Node>> {
         match self.known(to).filter(|node| !node.is_replaced()) {
             Some(node) => Ok(node),
-            // The future of a question is large, and every call would have it.
+            // The boxed future is large: without the box every call would be as large.
             None => Box::pin(self.find(to)).await,
         }
     }
 
+    /// Asks Sentinels or nodes of a cluster for the server of a destination.
     async fn find(&self, to: &Destination) -> RedisResult<Arc<Node>> {
         match (self, to) {
-            (_, Destination::Node(node)) => Ok(node.clone()),
-            (Nodes::Single(node), _) => Ok(node.clone()),
+            (_, Destination::Node(node)) | (Nodes::Single(node), _) => Ok(node.clone()),
             (Nodes::Sentinel(sentinels), _) => sentinels.clone().primary().await,
-            (Nodes::Cluster(cluster), Destination::Slot(slot)) => cluster.of(Some(*slot)).await,
-            (Nodes::Cluster(cluster), Destination::Any) => cluster.of(None).await,
+            (Nodes::Cluster(cluster), to) => cluster.of(to.slot()).await,
         }
     }
 
     /// The server of a destination, if it is known without asking.
     pub(super) fn known(&self, to: &Destination) -> Option<Arc<Node>> {
         match (self, to) {
-            (_, Destination::Node(node)) => Some(node.clone()),
-            (Nodes::Single(node), _) => Some(node.clone()),
+            (_, Destination::Node(node)) | (Nodes::Single(node), _) => Some(node.clone()),
             (Nodes::Sentinel(sentinels), _) => sentinels.known(),
-            (Nodes::Cluster(cluster), Destination::Slot(slot)) => cluster.known(Some(*slot)),
-            (Nodes::Cluster(cluster), Destination::Any) => cluster.known(None),
+            (Nodes::Cluster(cluster), to) => cluster.known(to.slot()),
         }
     }
 
@@ -109,24 +115,23 @@ impl Nodes {
         }
     }
 
-    /// The destination of a command by its keys; none where it has none, or where there is one server.
+    /// The destination of a command by its first key. None: it has no key, or this is no cluster.
     pub(super) fn destination_of(&self, command: &Cmd) -> Option<Destination> {
-        if !self.is_cluster() {
-            return None;
-        }
-        first_key(command).map(|key| Destination::Slot(slot_of(key)))
+        let key = first_key(command).filter(|_| self.is_cluster())?;
+        Some(Destination::Slot(slot_of(key)))
     }
 
-    /// Finds out whether another server is in charge by now, since this one cannot be reached or says so.
+    /// Finds out whether another server is in charge by now: this one cannot be reached, or says that it is
+    /// not.
     pub(super) fn suspect(&self, node: &Node) {
         match self {
-            // They tell of another primary by themselves, and each new connection asks for its role.
+            // Sentinels tell of another primary unasked, and each new connection asks for the server's role.
             Nodes::Single(_) | Nodes::Sentinel(_) => {}
             Nodes::Cluster(cluster) => cluster.suspect(node),
         }
     }
 
-    /// Says how a call goes on that `node` refused. None: the refusal is its reply.
+    /// Where a call is sent that `node` refused with this error. None: the error is the reply.
     pub(super) fn redirect(&self, error: &RedisError, node: &Node) -> Option<Redirect> {
         let Nodes::Cluster(cluster) = self else { return None };
         match error.code()? {
@@ -137,7 +142,7 @@ impl Nodes {
             }
             "ASK" => cluster.node_at(error.redirect_node()?.0, node).map(Redirect::Asking),
             "TRYAGAIN" => Some(Redirect::Later),
-            // It may be a node that is cut off from the others.
+            // This node may be cut off from the others.
             "CLUSTERDOWN" | "MASTERDOWN" | "UNBLOCKED" => {
                 cluster.mark_stale();
                 None
@@ -149,10 +154,7 @@ impl Nodes {
 
 /// The first key of a command that tqhost sends. All its keys have one slot.
 fn first_key(command: &Cmd) -> Option<&[u8]> {
-    let mut words = command.args_iter().map(|word| match word {
-        redis::Arg::Simple(word) => word,
-        _ => &b""[..],
-    });
+    let mut words = words(command);
     match words.next()? {
         b"PING" | b"TIME" | b"INFO" | b"CONFIG" | b"SCAN" | b"SCRIPT" | b"FUNCTION" | b"ROLE" => None,
         b"EVALSHA" | b"EVALSHA_RO" | b"FCALL" | b"FCALL_RO" => words.nth(2),

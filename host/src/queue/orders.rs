@@ -1,20 +1,24 @@
-//! Orders of operators to all hosts: which versions of a plugin are withdrawn, which one may run again, and
-//! which plugin's file is to be looked at anew.
+//! Orders of operators to all hosts: which versions of a plugin are withdrawn, which version may run again,
+//! and which plugin is to be loaded again from its file.
 //!
-//! In Redis, each version that is withdrawn has a field of its own, `PLUGIN/VERSION`, so that another
-//! withdrawal does not let it run again. The field `PLUGIN` has the last order about any version: a lift, or
-//! a withdrawal once more, which is all that hosts and commands knew before there was a set. Hosts read all
-//! orders when they start and then every few seconds (`announcer`); what follows from one is the life of the
-//! plugin (`plugins`). `PLUGIN/good` is no order: it lists the good versions that are kept for all hosts.
-//! `/job/ID` is a job (`jobs`).
+//! They are the fields of one hash in Redis:
+//! - `PLUGIN/VERSION`: the order that withdrew this version. It is deleted when the version may run again.
+//! - `PLUGIN`: the last order about any version of the plugin. Older versions of tqhost know this field only.
+//! - `PLUGIN/reload`: when the plugin was last to be reloaded.
+//! - `PLUGIN/good`: no order, but a list of the good versions that are kept for all hosts.
+//! - `/job/ID`: a job (`jobs`).
+//!
+//! Hosts read all of them when they start, and then every few seconds (`announcer`). Not here: what a host
+//! does then (`plugins`).
 
 use std::collections::BTreeMap;
 
 use redis::Cmd;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::error::{QueueError, QueueResult};
+use super::error::QueueResult;
 use super::jobs;
 use super::keys;
 use super::link::Link;
@@ -25,12 +29,12 @@ use crate::builds::BuildNote;
 pub(crate) const MAX_ORDERS: usize = 1000;
 /// The most versions of a plugin that are withdrawn.
 pub(crate) const MAX_WITHDRAWN: usize = 16;
-/// The end of a field that says when a plugin was to be reloaded. Names of plugins have no slash.
+/// The end of the field `PLUGIN/reload`. Names of plugins have no slash.
 const RELOAD: &str = "reload";
-/// The end of a field with the good versions of a plugin.
+/// The end of the field `PLUGIN/good`.
 const GOOD: &str = "good";
 
-/// The versions of a plugin that are withdrawn, by their digests.
+/// The withdrawn versions of a plugin, by their digests.
 pub(crate) type Withdrawn = BTreeMap<String, VersionOrder>;
 
 /// The orders that stand, by the names of plugins.
@@ -40,7 +44,7 @@ pub(crate) struct Orders {
     /// The last order about a version of each plugin.
     pub last: BTreeMap<String, VersionOrder>,
     /// When each plugin was last to be reloaded, in milliseconds since the Unix epoch. A host looks at the
-    /// file when this is another time than before, and not because of what it finds when it starts.
+    /// file when this time changes while it runs. The time that it reads at its start is no order.
     pub reloads: BTreeMap<String, u64>,
     /// The last good versions of each plugin, whose files are kept for all hosts.
     pub good: BTreeMap<String, Vec<GoodVersion>>,
@@ -58,9 +62,9 @@ pub(crate) struct GoodVersion {
     /// When it was kept, in milliseconds since the Unix epoch.
     pub at: u64,
     pub place: KeptAt,
-    /// By which hosts know that one of them wrote this.
+    /// Proves to hosts that one of them wrote this. `plugins::shelf` makes and checks it.
     pub mark: String,
-    /// Only shown to people: the mark does not vouch for it.
+    /// For display only: the mark does not cover it.
     #[serde(default)]
     pub build: BuildNote,
 }
@@ -78,65 +82,59 @@ pub(crate) enum KeptAt {
 pub(crate) struct VersionOrder {
     /// SHA-256 of the version, in hexadecimal.
     pub version: String,
-    /// It is withdrawn: no host runs it. Otherwise it may run again.
+    /// Whether the version is withdrawn: no host runs it. Otherwise it may run again.
     pub withdrawn: bool,
     /// The operator's reason.
     pub why: String,
-    /// Milliseconds since the Unix epoch, by the clock of who gave the order.
+    /// When the order was given, in milliseconds since the Unix epoch, by the clock of the operator's
+    /// machine.
     pub at: u64,
     /// The operator: a user of a machine, the name of a token, or a user of the proxy. Empty: not known.
     #[serde(default)]
     pub by: String,
 }
 
-/// Writes an order about a version. The caller sees to [`MAX_ORDERS`] and [`MAX_WITHDRAWN`].
+/// Writes an order about a version. The caller keeps to [`MAX_ORDERS`] and [`MAX_WITHDRAWN`].
 pub(crate) async fn give(link: &Link, plugin: &str, order: &VersionOrder) -> QueueResult {
     const WHAT: &str = "give an order";
     let json = serde_json::to_string(order).unwrap_or_default();
     let field = format!("{plugin}/{}", order.version);
-    let mut commands = vec![command("HSET").arg(plugin).arg(&json).to_owned()];
+    let mut set = command("HSET").arg(plugin).arg(&json).to_owned();
     if order.withdrawn {
-        // Both in one step.
-        commands[0].arg(field).arg(&json);
-    } else {
-        commands.push(command("HDEL").arg(field).to_owned());
+        set.arg(&field).arg(&json);
     }
-    for command in &commands {
-        link.write(WHAT, command).await?;
+    link.write(WHAT, &set).await?;
+    if !order.withdrawn {
+        link.write(WHAT, command("HDEL").arg(field)).await?;
     }
     Ok(())
 }
 
+/// A command about the hash of orders.
 fn command(name: &'static str) -> Cmd {
     redis::cmd(name).arg(keys::ORDERS).to_owned()
 }
 
-/// Lets all hosts look at the plugin's file, if `at` is another time than that of the last such order. The
-/// caller sees to that, and to [`MAX_ORDERS`].
+/// Makes all hosts look at the plugin's file. `at` must differ from the time of the last such order. The
+/// caller keeps to that, and to [`MAX_ORDERS`].
 pub(crate) async fn give_reload(link: &Link, plugin: &str, at: u64) -> QueueResult {
     let field = format!("{plugin}/{RELOAD}");
-    link.write("order a reload", redis::cmd("HSET").arg(keys::ORDERS).arg(field).arg(at)).await.map(drop)
+    link.write("order a reload", command("HSET").arg(field).arg(at)).await.map(drop)
 }
 
-/// Lists the good versions of a plugin.
+/// Writes the list of the good versions of a plugin.
 pub(crate) async fn list_good(link: &Link, plugin: &str, versions: &[GoodVersion]) -> QueueResult {
     let field = format!("{plugin}/{GOOD}");
-    let command = match versions {
+    let list = match versions {
         [] => command("HDEL").arg(field).to_owned(),
-        versions => {
-            let json = serde_json::to_string(versions).unwrap_or_default();
-            command("HSET").arg(field).arg(json).to_owned()
-        }
+        _ => command("HSET").arg(field).arg(serde_json::to_string(versions).unwrap_or_default()).to_owned(),
     };
-    link.command("list good versions", &command).await.map(drop)
+    link.command("list good versions", &list).await.map(drop)
 }
 
-/// The orders that stand. One that another version of tqhost wrote in another form is left out.
+/// The orders that stand. A field in another form, from another version of tqhost, is left out.
 pub(crate) async fn list(link: &Link) -> QueueResult<Orders> {
-    const WHAT: &str = "list orders";
-    let found = link.command(WHAT, redis::cmd("HGETALL").arg(keys::ORDERS)).await?;
-    let pairs = reply::pairs(found).map_err(|_| QueueError::unexpected(WHAT, link.address()))?;
-    Ok(read(pairs))
+    link.read("list orders", &command("HGETALL"), reply::pairs).await.map(read)
 }
 
 fn read(pairs: Vec<(Vec<u8>, Vec<u8>)>) -> Orders {
@@ -147,32 +145,19 @@ fn read(pairs: Vec<(Vec<u8>, Vec<u8>)>) -> Orders {
             orders.jobs.insert(id.to_owned(), String::from_utf8_lossy(&json).into_owned());
             continue;
         }
-        match field.split_once('/') {
-            Some((plugin, RELOAD)) => {
-                if let Ok(at) = serde_json::from_slice(&json) {
-                    orders.reloads.insert(plugin.to_owned(), at);
-                }
+        let (plugin, end) = field.split_once('/').map_or((field.as_str(), None), |(a, b)| (a, Some(b)));
+        match end {
+            Some(RELOAD) => add(&mut orders.reloads, plugin, &json),
+            Some(GOOD) => add(&mut orders.good, plugin, &json),
+            Some(version) => {
+                let withdrawn = orders.withdrawn.entry(plugin.to_owned()).or_default();
+                add(withdrawn, version, &json);
+                withdrawn.retain(|version, order| order.version == *version);
             }
-            Some((plugin, GOOD)) => {
-                if let Ok(versions) = serde_json::from_slice(&json) {
-                    orders.good.insert(plugin.to_owned(), versions);
-                }
-            }
-            Some((plugin, version)) => {
-                let order = serde_json::from_slice(&json).ok();
-                if let Some(order) = order.filter(|order: &VersionOrder| order.version == version) {
-                    let withdrawn = orders.withdrawn.entry(plugin.to_owned()).or_default();
-                    withdrawn.insert(version.to_owned(), order);
-                }
-            }
-            None => {
-                if let Ok(order) = serde_json::from_slice(&json) {
-                    orders.last.insert(field, order);
-                }
-            }
+            None => add(&mut orders.last, plugin, &json),
         }
     }
-    // A command of an older tqhost changes the last order only.
+    // A command of an older tqhost changes the field `PLUGIN` only.
     for (plugin, last) in &orders.last {
         let withdrawn = orders.withdrawn.entry(plugin.clone()).or_default();
         if last.withdrawn {
@@ -185,6 +170,13 @@ fn read(pairs: Vec<(Vec<u8>, Vec<u8>)>) -> Orders {
     orders
 }
 
+/// Adds a value, if it has the form of this version of tqhost.
+fn add<T: DeserializeOwned>(values: &mut BTreeMap<String, T>, name: &str, json: &[u8]) {
+    if let Ok(value) = serde_json::from_slice(json) {
+        values.insert(name.to_owned(), value);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,12 +187,8 @@ mod tests {
     }
 
     fn read_texts(pairs: &[(&str, &str)]) -> Orders {
-        read(
-            pairs
-                .iter()
-                .map(|(field, value)| (field.as_bytes().to_vec(), value.as_bytes().to_vec()))
-                .collect(),
-        )
+        let bytes = |(field, json): &(&str, &str)| (field.as_bytes().to_vec(), json.as_bytes().to_vec());
+        read(pairs.iter().map(bytes).collect())
     }
 
     #[test]
@@ -209,7 +197,7 @@ mod tests {
         let orders = read_texts(&[
             ("p/3f", &json),
             ("p/reload", "12"),
-            // A host that knows no reloads takes one for this, and leaves it out.
+            // An older host takes the time of a reload for an order, which it cannot read.
             ("q", "12"),
             ("q/reload", &json),
             ("q/4a", &json),

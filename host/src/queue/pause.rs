@@ -1,5 +1,6 @@
-//! The pause of a queue as it stands in Redis: the key exists during the pause, and its text says who paused
-//! the queue and why. Hosts look only at whether it exists. Redis itself ends a pause with a time.
+//! The pause of a queue as it stands in Redis: a key exists during the pause, and its text says who paused
+//! the queue and why. For hosts only the existence of the key counts. If the pause has an end, the key
+//! expires then.
 //!
 //! Not here: beginning and ending it (`control`).
 
@@ -27,7 +28,7 @@ pub struct QueuePause {
 }
 
 impl QueuePause {
-    /// Says in words since when, by whom and why. `now_ms` is by this machine's clock.
+    /// Says in words since when the queue is paused, by whom and why. `now_ms` is by this machine's clock.
     pub(crate) fn told(&self, now_ms: u64) -> String {
         let QueuePause { since_ms, until_ms, by, why } = self;
         let mut parts = Vec::new();

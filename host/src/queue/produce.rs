@@ -1,9 +1,8 @@
 //! Enqueues new tasks, in the format that any other Redis client would write.
 //!
-//! In: fields, a delay, an idempotency key. Out: whether each task was accepted, is a duplicate, or found the
-//! queue full. A call may be repeated: Redis knows the ids of the tasks that it has.
+//! In: fields, a delay, an idempotency key. Out: for each task, whether it was accepted, is a duplicate, or
+//! found the queue full. A call may be repeated: the script recognises the ids of accepted tasks.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -13,9 +12,10 @@ use super::error::{QueueError, QueueResult};
 use super::handle::{Queue, millis};
 use super::reply;
 use super::script::{self, ScriptCall};
-use super::{value, wait};
+use super::value::idempotency_key;
+use super::wait;
+use crate::config::TargetQueue;
 use crate::config::units::show_duration;
-use crate::config::{TargetQueue, ValueAt};
 use crate::effects::OutboxTask;
 use crate::field::{MAX_FIELDS, MAX_TASK_BYTES, RESERVED};
 use crate::task::Field;
@@ -24,7 +24,7 @@ use crate::telemetry::{self, TRACEPARENT};
 /// A task that is to be enqueued.
 #[derive(Debug, Clone)]
 pub struct NewTask {
-    /// Chosen before the first try, so that the call may be repeated when its reply was lost.
+    /// Chosen before the first call, so that the call may be repeated if its reply is lost.
     id: String,
     fields: Vec<Field>,
     delay: Duration,
@@ -34,9 +34,10 @@ pub struct NewTask {
 /// The result of enqueueing one task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Enqueued {
-    /// It is in the queue, by this call or by an earlier one whose reply was lost.
+    /// The task is in the queue, by this call or by an earlier one whose reply was lost.
     Accepted,
-    /// This task has the idempotency key, and has not ended or ended within the window. Nothing was written.
+    /// Another task, with this id, has the idempotency key. It has not ended, or has ended within the window.
+    /// Nothing was written.
     Duplicate(String),
     /// The queue has as many tasks as `max_backlog` allows. Nothing was written.
     Full,
@@ -60,7 +61,7 @@ pub enum NotATask {
 }
 
 impl NewTask {
-    /// A task that becomes visible after `delay`, under a new id.
+    /// A task with a new id, which may run after `delay`.
     pub fn new(fields: Vec<Field>, delay: Duration) -> Result<NewTask, NotATask> {
         check_fields(&fields, &RESERVED)?;
         if delay > LONGEST_DELAY {
@@ -94,7 +95,7 @@ impl NewTask {
         &self.id
     }
 
-    /// The same task as an effect of another one.
+    /// Makes it an effect of another task, which adds it to the queue `to`.
     pub(super) fn into_outbox(self, to: &TargetQueue) -> OutboxTask {
         let NewTask { id, fields, delay, key } = self;
         OutboxTask { id, queue: to.name.clone(), fields, delay, key, is_relayed: to.is_relayed }
@@ -113,11 +114,12 @@ pub(crate) fn check_fields(fields: &[Field], reserved: &[&'static str]) -> Resul
     if bytes > MAX_TASK_BYTES {
         return Err(NotATask::TooLarge(bytes));
     }
-    let refused = |field: &Field| {
-        let prefix = reserved.iter().find(|prefix| field.name.starts_with(**prefix))?;
-        Some(NotATask::Reserved(field.name.clone(), prefix))
-    };
-    fields.iter().find_map(refused).map_or(Ok(()), Err)
+    for field in fields {
+        if let Some(prefix) = reserved.iter().find(|prefix| field.name.starts_with(**prefix)) {
+            return Err(NotATask::Reserved(field.name.clone(), prefix));
+        }
+    }
+    Ok(())
 }
 
 impl Queue {
@@ -135,7 +137,8 @@ impl Queue {
                 Err(error) => Err(error),
             });
         }
-        let accepted = tasks.iter().zip(&out).filter(|(_, reply)| matches!(reply, Ok(Enqueued::Accepted)));
+        let is_accepted = |reply: &QueueResult<Enqueued>| matches!(reply, Ok(Enqueued::Accepted));
+        let accepted = tasks.iter().zip(&out).filter(|(_, reply)| is_accepted(reply));
         let named = accepted.filter_map(|(task, _)| self.new_named(&task.id, &task.fields, task.delay));
         let named: Vec<_> = named.collect();
         self.note(&self.keys, &named).await?;
@@ -145,19 +148,19 @@ impl Queue {
         Ok(out)
     }
 
-    /// Enqueues a task although `first` has its key, if `first` can never run because its entry was deleted.
+    /// Enqueues a task whose key the task `first` has, if `first` can never run because its entry was
+    /// deleted.
     async fn enqueue_beside(&self, task: &NewTask, first: String) -> QueueResult<Enqueued> {
-        let found = self.enqueued(self.link.script(&self.enqueue_call(task, Some(&first))).await?)?;
-        match found {
-            Some(enqueued) => Ok(enqueued),
-            // The key is free now, and another task may take it before this call.
-            None => Ok(self
-                .enqueued(self.link.script(&self.enqueue_call(task, None)).await?)?
-                .unwrap_or(Enqueued::Duplicate(first))),
+        let call = self.enqueue_call(task, Some(&first));
+        if let Some(enqueued) = self.enqueued(self.link.script(&call).await?)? {
+            return Ok(enqueued);
         }
+        // The key is free now. Another task may take it before this call.
+        let reply = self.link.script(&self.enqueue_call(task, None)).await?;
+        Ok(self.enqueued(reply)?.unwrap_or(Enqueued::Duplicate(first)))
     }
 
-    /// None: the task that had the key was lost, and the key is free now.
+    /// Reads a reply of enqueue.lua. None: the task that had the key was lost, and the key is free now.
     fn enqueued(&self, reply: redis::Value) -> QueueResult<Option<Enqueued>> {
         match reply {
             redis::Value::Int(-2) => Ok(None),
@@ -167,11 +170,11 @@ impl Queue {
         }
     }
 
-    /// `holder` has the task's key.
+    /// The call that enqueues a task. `holder`: the task that has its key, as far as is known.
     fn enqueue_call(&self, task: &NewTask, holder: Option<&str>) -> ScriptCall {
         let keys = &self.keys;
         let call = self.call(&script::ENQUEUE);
-        let key = key_of(task.key.as_deref(), &task.fields, &self.rules.idempotency.key);
+        let key = idempotency_key(task.key.as_deref(), &task.fields, &self.rules.idempotency.key);
         let call = call
             .key("status", keys.task(&task.id))
             .key("marker", keys.marker(key.as_deref()))
@@ -180,15 +183,6 @@ impl Queue {
         let call = call.arg("most", self.rules.max_backlog);
         call.fields(&entry_fields(&task.id, task.key.as_deref(), &task.fields))
     }
-}
-
-/// The idempotency key of a new task: its own one, or else the values at these places.
-pub(super) fn key_of<'t>(
-    own: Option<&'t str>,
-    fields: &'t [Field],
-    places: &[ValueAt],
-) -> Option<Cow<'t, [u8]>> {
-    value::idempotency_key(own.map(str::as_bytes), fields, places)
 }
 
 /// The fields of a new task's entry.

@@ -1,6 +1,7 @@
-//! Servers say by themselves that a key has changed, so that what was read of it is remembered until then.
+//! Remembers replies about keys until a server tells, unasked, that a key has changed (CLIENT TRACKING).
 //!
-//! In: what they say on the connections of a link; replies. Out: the replies that still hold.
+//! In: replies, and the messages of the servers on the connections of one link. Out: the replies that still
+//! hold.
 //!
 //! Not here: asking (`tracking`).
 
@@ -20,32 +21,34 @@ use super::reply;
 use crate::chain::chain;
 use crate::guarded::Guarded;
 
-/// A reply is asked for again after this time, even if nothing was said of its key.
+/// A reply is asked for again after this time, even if no server told that its key has changed.
 const HOLDS: Duration = Duration::from_secs(300);
-/// The most replies that are remembered. With one more, all are forgotten, and asked for again.
+/// The most replies that are remembered. Before one more is, all others are forgotten.
 const MOST: usize = 100_000;
 
-/// The words of the servers of one link, and the replies that still hold.
+/// The messages of the servers of one link, and the replies that still hold.
 #[derive(Debug, Default)]
 pub(super) struct Pushes {
-    heard: Arc<Heard>,
-    /// A server does not tell of changes.
+    shared: Arc<SharedReplies>,
+    /// Whether a server does not tell of changes. Then nothing is remembered.
     is_refused: AtomicBool,
 }
 
+/// The replies, for the connections that take messages and for callers.
 #[derive(Debug, Default)]
-struct Heard {
+struct SharedReplies {
     replies: Guarded<Replies>,
-    told: Notify,
+    /// Notified when replies were forgotten.
+    forgotten: Notify,
 }
 
-/// By key. Each key is asked about by one command at a time.
+/// The replies by key. Only one command at a time asks about a key.
 #[derive(Debug, Default)]
 struct Replies {
-    /// Keys that are asked about now, and have not changed since.
+    /// The keys about which a command has been sent, and which have not changed since.
     asked: HashSet<Vec<u8>>,
     known: HashMap<Vec<u8>, Known>,
-    /// How often slots had changed hands when these were asked.
+    /// How often slots had changed hands when these replies were read.
     moves: u64,
 }
 
@@ -56,7 +59,8 @@ struct Known {
     at: Instant,
 }
 
-impl Heard {
+impl SharedReplies {
+    /// Takes a message of a server.
     fn push(&self, push: PushInfo) {
         let mut replies = self.replies.lock();
         match push.kind {
@@ -68,22 +72,22 @@ impl Heard {
                         replies.known.remove(&key);
                     }
                 }
-                // The server forgot what it remembered.
+                // The server has forgotten which keys it has to tell of.
                 _ => *replies = Replies::default(),
             },
             PushKind::Disconnection => *replies = Replies::default(),
             _ => return,
         }
-        self.told.notify_one();
+        self.forgotten.notify_one();
     }
 }
 
 impl Pushes {
-    /// A connection calls this for everything that its server says by itself.
+    /// The function that a connection calls for each message of its server.
     fn sender(&self) -> impl Fn(PushInfo) -> Result<(), SendError> + Send + Sync + 'static {
-        let heard = self.heard.clone();
+        let shared = self.shared.clone();
         move |push| {
-            heard.push(push);
+            shared.push(push);
             Ok(())
         }
     }
@@ -114,34 +118,34 @@ impl Pushes {
         node.connect(config, false).await
     }
 
-    /// Forgets all replies: a connection is closed, and the next one is told nothing of their keys.
+    /// Forgets all replies: a connection is closed, and no server tells of its keys any more.
     pub(super) fn forget(&self) {
-        *self.heard.replies.lock() = Replies::default();
-        self.heard.told.notify_one();
+        *self.shared.replies.lock() = Replies::default();
+        self.shared.forgotten.notify_one();
     }
 
-    /// Forgets all replies if slots have changed hands since. A key that does not exist is not moved, so no
-    /// server says anything of it.
+    /// Forgets all replies if slots have changed hands since they were read. A slot moves key by key, and no
+    /// server tells of a key that does not exist.
     pub(super) fn count_moves(&self, moves: u64) {
-        let mut replies = self.heard.replies.lock();
+        let mut replies = self.shared.replies.lock();
         if replies.moves != moves {
             *replies = Replies { moves, ..Replies::default() };
         }
     }
 
-    /// Waits until a server says something, for this long at most.
-    pub(super) async fn heard(&self, rest: Duration) {
-        let _ = tokio::time::timeout(rest, self.heard.told.notified()).await;
+    /// Waits until replies were forgotten, at most for the time `rest`.
+    pub(super) async fn forgotten(&self, rest: Duration) {
+        let _ = tokio::time::timeout(rest, self.shared.forgotten.notified()).await;
     }
 
-    /// Whether nothing is remembered, because a server does not tell of changes.
+    /// Whether a server does not tell of changes, so that nothing is remembered.
     pub(super) fn are_refused(&self) -> bool {
         self.is_refused.load(Ordering::Relaxed)
     }
 
-    /// The reply to a command about this key, if it still holds. Otherwise the command is about to be sent.
+    /// The reply to a command about this key, if it still holds. None: the caller sends the command now.
     pub(super) fn known(&self, key: &[u8], command: &Cmd) -> Option<Value> {
-        let mut replies = self.heard.replies.lock();
+        let mut replies = self.shared.replies.lock();
         if let Some(known) = replies.known.get(key)
             && known.at.elapsed() < HOLDS
             && known.command == command.get_packed_command()
@@ -153,9 +157,9 @@ impl Pushes {
         None
     }
 
-    /// Remembers a reply, unless the key has changed since the command was about to be sent.
+    /// Remembers a reply, unless the key has changed since [`Pushes::known`] returned none for it.
     pub(super) fn learn(&self, key: &[u8], command: &Cmd, reply: &Value) {
-        let mut replies = self.heard.replies.lock();
+        let mut replies = self.shared.replies.lock();
         if replies.asked.remove(key) && !self.are_refused() {
             if replies.known.len() >= MOST {
                 replies.known.clear();
@@ -166,8 +170,8 @@ impl Pushes {
     }
 }
 
-/// A server without this protocol or this command, or without the right to it. What may pass, such as too
-/// many clients, is no refusal.
+/// Whether a server does not have this protocol or command, or the user has no right to it. An error that may
+/// pass, such as too many clients, is no refusal.
 fn is_refusal(error: &redis::RedisError) -> bool {
     let is_unknown = || error.detail().is_some_and(|why| why.to_lowercase().contains("unknown"));
     match error.code() {

@@ -1,9 +1,10 @@
-//! The rate limit of a queue, which all hosts share. A host takes places before a read, and gives back those
-//! that it did not use.
+//! The rate limit of a queue, which all hosts share. A place is the right to start one task. A host takes
+//! places before a read, and gives back the places that it did not use.
 //!
 //! In: the rate that holds now, and how many places are wanted. Out: how many were taken, or how long to
-//! wait. Redis keeps one time, so hosts may learn of another rate one after the other. A faster rate does not
-//! wait for places that were taken at a slower one, which look as if the clock had been put back.
+//! wait. Redis keeps only the time up to which places are taken, so hosts may learn of a new rate one after
+//! the other. If that time is farther ahead than the rate of a call allows, the script begins anew. So a
+//! faster rate does not wait for places that were taken at a slower rate.
 //!
 //! Not here: when to take places (`worker::fetcher`), which rate holds (`worker::limits`).
 
@@ -15,7 +16,7 @@ use super::reply;
 use super::script;
 use crate::config::rules::Rate;
 
-/// Places of this part of a second may be taken early, so that a fast queue is read in batches. At least one.
+/// The places of this time may be taken early, so that a fast queue is read in batches. At least one place.
 const AHEAD: Duration = Duration::from_millis(100);
 
 /// The answer to a request for places.
@@ -33,13 +34,13 @@ pub(super) fn step(rate: &Rate) -> f64 {
 }
 
 impl Queue {
-    /// Takes up to `want` places for new tasks. Without a rate, gives all of them without a call to Redis.
+    /// Takes up to `want` places for new tasks. Without a rate, returns all of them without a call to Redis.
     pub async fn take_places(&self, rate: Option<Rate>, want: usize) -> QueueResult<Places> {
         self.take(rate, want, 0).await
     }
 
-    /// Takes up to `want` places for tasks that are taken over. They may take one place more early than new
-    /// tasks, so each place is offered to them before a new task can have it.
+    /// Takes up to `want` places for tasks that are taken over. These tasks may take one more place early
+    /// than new tasks, so they can take each place before a new task can.
     pub async fn take_places_again(&self, rate: Option<Rate>, want: usize) -> QueueResult<Places> {
         self.take(rate, want, 1).await
     }
@@ -48,25 +49,24 @@ impl Queue {
         let Some(rate) = rate else { return Ok(Places::Taken(want)) };
         let want = i64::try_from(want).unwrap_or(i64::MAX);
         let [taken, wait_ms] = self.places(rate, want, early).await?;
-        Ok(if taken > 0 {
-            Places::Taken(taken as usize)
-        } else {
-            Places::Wait(Duration::from_millis(wait_ms.max(1)))
-        })
+        if taken > 0 {
+            return Ok(Places::Taken(taken as usize));
+        }
+        Ok(Places::Wait(Duration::from_millis(wait_ms.max(1))))
     }
 
     /// Gives back places that were not used. `rate` is the one at which they were taken.
     pub async fn give_places_back(&self, rate: Option<Rate>, unused: usize) -> QueueResult {
+        let unused = i64::try_from(unused).unwrap_or(i64::MAX);
         match rate {
-            Some(rate) if unused > 0 => {
-                self.places(rate, -i64::try_from(unused).unwrap_or(i64::MAX), 0).await.map(drop)
-            }
+            Some(rate) if unused > 0 => self.places(rate, -unused, 0).await.map(drop),
             _ => Ok(()),
         }
     }
 
-    /// `early` places more than usual may be taken early. One is too few for the script to believe that the
-    /// clock was put back.
+    /// Takes places, or gives places back if `want` is negative. Returns how many places were taken, and the
+    /// milliseconds until the next one is free. `early`: how many more places than usual may be taken early.
+    /// One more is not enough to make the script begin anew in the next call.
     async fn places(&self, rate: Rate, want: i64, early: u32) -> QueueResult<[u64; 2]> {
         let step = step(&rate);
         let ahead = (AHEAD.as_secs_f64() / step).floor().max(1.0) + f64::from(early);

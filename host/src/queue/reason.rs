@@ -1,6 +1,6 @@
 //! The reasons why a task is dead.
 //!
-//! Not here: the decision that it is (`worker::settle`), its dead letter (`settle`, `dead`).
+//! Not here: the decision that a task is dead (`worker::settle`), its dead letter (`settle`, `dead`).
 
 use strum::{IntoStaticStr, VariantArray, VariantNames};
 
@@ -30,16 +30,5 @@ impl From<Reason> for SettledAs {
             Reason::FlowFailed => SettledAs::FlowFailed,
             Reason::Expired => SettledAs::Expired,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::codec;
-    use super::*;
-
-    #[test]
-    fn the_reason_of_a_malformed_entry_has_one_name() {
-        assert_eq!(Reason::Malformed.into_str(), codec::MALFORMED);
     }
 }

@@ -1,28 +1,28 @@
 //! Requeues, purges and copies dead letters, in bounded steps, oldest first.
 //!
 //! In: which dead letters, and what becomes of them. Out: counts. An operation on all that match can be split
-//! into steps, each with a budget, and taken up again where the step before it ended. With a rate, a step
-//! also ends when it would have to wait beyond its budget of time.
+//! into steps, each with a budget. Each step begins where the step before it ended. With a rate, a step also
+//! ends when it would have to wait beyond its budget of time.
 //!
-//! Not here: finding dead letters (`dead`).
+//! Not here: finding dead letters (`dead`), waiting for a rate (`pace`).
 
 use std::collections::HashSet;
 use std::time::Duration;
-
-use tokio::time::Instant;
 
 use super::codec;
 use super::dead::{DeadLetter, PAGE, Pages};
 use super::error::{QueueError, QueueResult};
 use super::filter::TaskFilter;
 use super::handle::Queue;
+use super::pace::Pace;
+pub(crate) use super::pace::StepBudget;
 use super::reply;
 use super::script::{self, ScriptCall};
 use crate::config::rules::Rate;
 
-/// The most tasks that a count gives as a sample.
+/// The most tasks that a count returns as a sample.
 pub(crate) const SAMPLE: usize = 5;
-/// The most bytes of dead letters that one call keeps, without those of the first of them.
+/// The most bytes of dead letters that one call keeps. The first letter of a call may be larger.
 const CALL_BYTES: usize = 4 << 20;
 /// The most named dead letters that are looked up at once.
 const NAMES: usize = 100;
@@ -32,9 +32,9 @@ const REQUEUED_WITHOUT_FLOW: u64 = 2;
 /// The dead letters that an operation applies to.
 #[derive(Debug, Clone)]
 pub enum DeadChoice {
-    /// By task id, or by alias: then the newest task with this alias.
+    /// The tasks with these ids, or the newest task with each alias.
     Ids(Vec<String>),
-    /// All that exist now and pass the filter.
+    /// All dead letters that exist now and pass the filter.
     All(Box<TaskFilter>),
 }
 
@@ -44,7 +44,7 @@ pub struct RedriveCounts {
     pub succeeded: u64,
     /// Tasks that are not dead (any more), or that can never run.
     pub skipped: u64,
-    /// The number of succeeded ones that belong to a flow which is not known any more.
+    /// How many of the succeeded tasks belong to a flow that is not known any more.
     #[serde(skip_serializing_if = "is_zero")]
     pub without_flow: u64,
 }
@@ -53,13 +53,13 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// Why a requeue or purge ended too early, and how far it came. It may be repeated.
+/// Why a requeue or purge ended too early, and how far it came. The operation may be repeated.
 #[derive(Debug)]
 pub struct RedriveError {
     pub cause: QueueError,
     /// The dead letters that were requeued or purged for certain.
     pub succeeded: u64,
-    /// Whether Redis may have carried out the last step, since its reply did not come.
+    /// Whether Redis may have carried out the last call, whose reply did not come.
     pub in_doubt: bool,
 }
 
@@ -69,13 +69,11 @@ pub(crate) enum Redrive {
     /// At most at this rate.
     Requeue(Option<Rate>),
     Purge,
-    /// They stay, and are copied into the stream of the job for which this queue keeps them
-    /// (`Queue::keeping`).
+    /// The letters stay, and copies go into the stream of a job. The queue is one of [`Queue::keeping`].
     Copy,
-    /// Letters that a job kept become dead letters again. They are read from the job's stream
-    /// (`Queue::kept_by`).
+    /// Letters that a job has kept become dead letters again. The queue is one of [`Queue::kept_by`].
     Restore,
-    /// Nothing is changed: the dead letters that a requeue or a purge would take are counted.
+    /// Counts the dead letters that a requeue or a purge would take, and changes nothing.
     Count(Counted),
 }
 
@@ -91,37 +89,25 @@ pub(crate) enum Counted {
 }
 
 impl Redrive {
-    /// How many dead letters one step takes: at a rate, those of a tenth of a second, at least one.
-    fn at_once(self) -> usize {
-        let Redrive::Requeue(Some(rate)) = self else { return PAGE };
-        let tenth = f64::from(rate.count) / rate.per.as_secs_f64() / 10.0;
-        (tenth as usize).clamp(1, PAGE)
-    }
-
-    /// The time between requeueing `count` letters and requeueing the next ones.
-    fn pause(self, count: u64) -> Duration {
-        let Redrive::Requeue(Some(rate)) = self else { return Duration::ZERO };
-        rate.per.mul_f64(count as f64 / f64::from(rate.count))
+    /// The rate at which letters go back. None: without a pause.
+    fn rate(self) -> Option<Rate> {
+        match self {
+            Redrive::Requeue(rate) => rate,
+            _ => None,
+        }
     }
 }
 
 /// How far an operation on all dead letters that match has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DeadWalk {
-    /// The beginning of the rest, as XRANGE takes it: `-`, or `(` and the last entry that is done.
+    /// Where the rest begins, as XRANGE takes it: `-`, or `(` and the last entry that is done.
     pub from: String,
-    /// The last entry when the operation began. Tasks that die later are left out: else it might never end.
+    /// The last entry when the operation began. Tasks that die later are left out: otherwise the operation
+    /// might never end.
     pub last: String,
     /// At a rate, nothing is requeued before this time (ms since the Unix epoch, by Redis's clock).
     pub not_before_ms: u64,
-}
-
-/// The most that a step of an operation does.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct StepBudget {
-    /// Entries that it looks at.
-    pub entries: u64,
-    pub until: Instant,
 }
 
 /// The result of a step.
@@ -131,9 +117,9 @@ pub(crate) struct RedriveStep {
     pub examined: u64,
     /// None: nothing is left.
     pub next: Option<DeadWalk>,
-    /// The time that the rate lets pass before the next step can do anything.
+    /// With a rate: how long the next step has to wait before it can requeue anything.
     pub wait: Duration,
-    /// The first ones of those that were counted.
+    /// The first letters that were counted.
     pub sample: Vec<DeadLetter>,
 }
 
@@ -143,67 +129,15 @@ struct RedriveProgress {
     examined: u64,
     succeeded: u64,
     without_flow: u64,
+    /// Whether a call that writes has been sent, and its reply is not known.
     is_writing: bool,
-    /// The number of dead letters that the latest call sent to Redis.
+    /// The number of letters in the latest call that writes.
     sent: u64,
     sample: Vec<DeadLetter>,
 }
 
-/// When a step may go on: at a rate, and within its budget.
-struct RedrivePace {
-    what: Redrive,
-    budget: Option<StepBudget>,
-    /// Nothing is requeued before this moment.
-    free_at: Option<Instant>,
-    /// The beginning of the step, by this machine's clock and by Redis's.
-    begun: (Instant, u64),
-}
-
-impl RedrivePace {
-    fn new(what: Redrive, budget: Option<StepBudget>, not_before_ms: u64, now_ms: u64) -> RedrivePace {
-        // A client sends this time. It may be wrong, or from a request with another rate, so it counts for no
-        // longer than one pause of this rate.
-        let longest = what.pause(what.at_once() as u64);
-        let ahead = Duration::from_millis(not_before_ms.saturating_sub(now_ms)).min(longest);
-        let begun = Instant::now();
-        let free_at = (!ahead.is_zero()).then(|| begun + ahead);
-        RedrivePace { what, budget, free_at, begun: (begun, now_ms) }
-    }
-
-    /// When the next ones may be requeued, by Redis's clock; 0: at once.
-    fn free_at_ms(&self) -> u64 {
-        let (begun, begun_ms) = self.begun;
-        self.free_at
-            .map_or(0, |free_at| begun_ms + free_at.saturating_duration_since(begun).as_millis() as u64)
-    }
-
-    fn is_late(&self) -> bool {
-        self.budget.is_some_and(|budget| Instant::now() >= budget.until)
-    }
-
-    /// Waits until the next ones may be requeued. False: the step would take too long.
-    async fn wait(&self) -> bool {
-        let Some(free_at) = self.free_at else { return true };
-        if self.budget.is_some_and(|budget| free_at > budget.until) {
-            return false;
-        }
-        tokio::time::sleep_until(free_at).await;
-        true
-    }
-
-    /// Notes that `sent` letters were requeued just now.
-    fn note(&mut self, sent: u64) {
-        let pause = self.what.pause(sent);
-        self.free_at = (!pause.is_zero()).then(|| Instant::now() + pause);
-    }
-
-    /// The time that is left to wait.
-    fn left(&self) -> Duration {
-        self.free_at.map_or(Duration::ZERO, |free_at| free_at.saturating_duration_since(Instant::now()))
-    }
-}
-
 impl RedriveProgress {
+    /// Counts letters that a requeue or a purge would take.
     fn count<'l>(&mut self, letters: impl Iterator<Item = &'l DeadLetter>) {
         for letter in letters {
             self.succeeded += 1;
@@ -251,10 +185,8 @@ impl Queue {
         what: Redrive,
     ) -> Result<RedriveCounts, RedriveError> {
         let mut progress = RedriveProgress::default();
-        match self.redrive_chosen(choice, what, &mut progress).await {
-            Ok(()) => Ok(progress.done()),
-            Err(cause) => Err(progress.failed(cause)),
-        }
+        let ended = self.redrive_chosen(choice, what, &mut progress).await;
+        ended.map(|()| progress.done()).map_err(|cause| progress.failed(cause))
     }
 
     /// Takes one step of an operation on all dead letters that match. `walk` is [`Queue::begin_walk`] at
@@ -287,10 +219,8 @@ impl Queue {
         what: Redrive,
     ) -> Result<RedriveCounts, RedriveError> {
         let mut progress = RedriveProgress { asked_for: names.len() as u64, ..RedriveProgress::default() };
-        match self.redrive_names(names, what, &mut progress).await {
-            Ok(()) => Ok(progress.done()),
-            Err(cause) => Err(progress.failed(cause)),
-        }
+        let ended = self.redrive_names(names, what, &mut progress).await;
+        ended.map(|()| progress.done()).map_err(|cause| progress.failed(cause))
     }
 
     async fn redrive_names(
@@ -299,7 +229,7 @@ impl Queue {
         what: Redrive,
         progress: &mut RedriveProgress,
     ) -> QueueResult {
-        let mut pace = RedrivePace::new(what, None, 0, 0);
+        let mut pace = Pace::new(what.rate());
         // An id and an alias may name one dead letter.
         let mut taken = HashSet::new();
         for some in names.chunks(NAMES) {
@@ -307,12 +237,12 @@ impl Queue {
             let letters = some.iter().filter_map(|name| found.remove(name.as_str()));
             let letters: Vec<DeadLetter> =
                 letters.filter(|letter| taken.insert(letter.entry.clone())).collect();
-            self.redrive_page(&letters, &mut pace, progress).await?;
+            self.redrive_page(&letters, what, &mut pace, progress).await?;
         }
         Ok(())
     }
 
-    /// The beginning of a walk through those that are dead now.
+    /// The beginning of a walk through the letters that are dead now.
     pub(crate) async fn begin_walk(&self) -> QueueResult<DeadWalk> {
         Ok(DeadWalk { from: "-".to_owned(), last: self.last_dead().await?, not_before_ms: 0 })
     }
@@ -330,10 +260,10 @@ impl Queue {
             }
             DeadChoice::Ids(names) => {
                 progress.asked_for = names.len() as u64;
-                let mut pace = RedrivePace::new(what, None, 0, 0);
+                let mut pace = Pace::new(what.rate());
                 for entries in self.dead_entries(names, &walk.last).await?.chunks(PAGE) {
                     let letters = self.dead_at(entries).await?;
-                    self.redrive_page(&letters, &mut pace, progress).await?;
+                    self.redrive_page(&letters, what, &mut pace, progress).await?;
                 }
             }
         }
@@ -351,14 +281,14 @@ impl Queue {
         progress: &mut RedriveProgress,
     ) -> QueueResult<Option<Duration>> {
         let now_ms = self.now_ms().await?;
-        let mut pace = RedrivePace::new(what, budget, walk.not_before_ms, now_ms);
+        let mut pace = Pace::within(budget, what.rate(), walk.not_before_ms, now_ms);
         let mut pages = Pages::between(walk.from.clone(), walk.last.clone());
         while let Some(page) = pages.next(self).await? {
             progress.examined += page.len() as u64;
             let end = page.last().map(|last| last.entry.clone()).unwrap_or_default();
             let chosen: Vec<_> =
                 page.into_iter().filter(|letter| filter.takes(&letter.traits(), now_ms)).collect();
-            for some in chosen.chunks(what.at_once()) {
+            for some in chosen.chunks(pace.at_once()) {
                 if !pace.wait().await {
                     walk.not_before_ms = pace.free_at_ms();
                     return Ok(Some(pace.left()));
@@ -377,97 +307,106 @@ impl Queue {
                 }
             }
             walk.from = format!("({end}");
-            let is_spent = budget.is_some_and(|budget| progress.examined >= budget.entries);
-            if (is_spent || pace.is_late()) && pages.has_more() {
+            if pace.is_spent(progress.examined) && pages.has_more() {
                 return Ok(Some(pace.left()));
             }
         }
         Ok(None)
     }
 
+    /// Requeues, purges or counts letters, in as many calls as the pace asks for.
     async fn redrive_page(
         &self,
         letters: &[DeadLetter],
-        pace: &mut RedrivePace,
+        what: Redrive,
+        pace: &mut Pace,
         progress: &mut RedriveProgress,
     ) -> QueueResult {
-        for some in letters.chunks(pace.what.at_once()) {
+        for some in letters.chunks(pace.at_once()) {
             pace.wait().await;
-            self.redrive_some(some, pace.what, progress).await?;
+            self.redrive_some(some, what, progress).await?;
             pace.note(progress.sent);
         }
         Ok(())
     }
 
-    /// Requeues, purges, copies or counts these letters. The caller passes no more than one step may take.
+    /// Requeues, restores, purges, copies or counts letters. There are no more than one call may take.
     async fn redrive_some(
         &self,
         letters: &[DeadLetter],
         what: Redrive,
         progress: &mut RedriveProgress,
     ) -> QueueResult {
-        let runnable = || letters.iter().filter(|letter| !letter.is_packed());
+        let runnable: Vec<&DeadLetter> = letters.iter().filter(|letter| !letter.is_packed()).collect();
         progress.sent = 0;
         match what {
             Redrive::Count(Counted::Purged) => progress.count(letters.iter()),
-            Redrive::Count(Counted::Tried) => progress.count(runnable()),
-            Redrive::Count(Counted::Requeued) | Redrive::Requeue(_) | Redrive::Restore => {
-                let only_says = matches!(what, Redrive::Count(_));
-                let calls: Vec<ScriptCall> = match what {
-                    Redrive::Restore => letters.iter().map(|letter| self.restore_call(letter)).collect(),
-                    _ => runnable().map(|letter| self.requeue_call(letter, only_says)).collect(),
-                };
-                if calls.is_empty() {
-                    return Ok(());
-                }
-                if !only_says {
-                    (progress.is_writing, progress.sent) = (true, calls.len() as u64);
-                }
-                let replies = self.link.scripts("requeue", &calls).await?;
-                let counts: Vec<QueueResult<u64>> =
-                    replies.into_iter().map(|reply| self.shaped("requeue", reply::count(&reply?))).collect();
-                let of_kind = |is: fn(&u64) -> bool| counts.iter().flatten().filter(|n| is(n)).count() as u64;
-                let is_done = |count: &QueueResult<u64>| matches!(count, Ok(1..));
-                match only_says {
-                    true => {
-                        progress.count(runnable().zip(&counts).filter(|(_, n)| is_done(n)).map(|(it, _)| it));
+            Redrive::Count(Counted::Tried) => progress.count(runnable.into_iter()),
+            Redrive::Count(Counted::Requeued) => {
+                let calls: Vec<_> = runnable.iter().map(|letter| self.requeue_call(letter, true)).collect();
+                for (letter, reply) in runnable.iter().zip(self.requeued(&calls, progress).await?) {
+                    if reply? > 0 {
+                        progress.count([*letter].into_iter());
                     }
-                    false => progress.succeeded += of_kind(|n| *n > 0),
                 }
-                progress.without_flow += of_kind(|n| *n == REQUEUED_WITHOUT_FLOW);
-                counts.into_iter().collect::<QueueResult<Vec<u64>>>()?;
-                progress.is_writing = false;
-                if !matches!(what, Redrive::Requeue(_)) {
-                    return Ok(());
-                }
-                let named: Vec<_> = runnable()
-                    .filter_map(|letter| self.waiting(&letter.id, &letter.fields, letter.enqueued_at))
-                    .collect();
+            }
+            Redrive::Requeue(_) => {
+                let calls: Vec<_> = runnable.iter().map(|letter| self.requeue_call(letter, false)).collect();
+                self.bring_back(&calls, progress).await?;
+                let waiting =
+                    |letter: &&DeadLetter| self.waiting(&letter.id, &letter.fields, letter.enqueued_at);
+                let named: Vec<_> = runnable.iter().filter_map(waiting).collect();
                 self.note(&self.keys, &named).await?;
             }
-            Redrive::Purge | Redrive::Copy if letters.is_empty() => {}
+            Redrive::Restore => {
+                let calls: Vec<_> = letters.iter().map(|letter| self.restore_call(letter)).collect();
+                self.bring_back(&calls, progress).await?;
+            }
             Redrive::Copy => {
-                // Else they would go to the queue's own stream.
+                // The script takes the queue's own stream for that of a job.
                 assert!(self.is_keeping(), "a job copies dead letters into its own stream");
                 self.keep_some(letters, false, progress).await?;
             }
             Redrive::Purge if self.is_keeping() => self.keep_some(letters, true, progress).await?,
             Redrive::Purge => {
-                let mut delete = redis::cmd("XDEL");
-                delete
-                    .arg(&self.keys.dead)
-                    .arg(letters.iter().map(|letter| &letter.entry).collect::<Vec<_>>());
+                let entries: Vec<&str> = letters.iter().map(|letter| letter.entry.as_str()).collect();
                 progress.is_writing = true;
-                let reply = self.link.command("purge", &delete).await?;
-                progress.succeeded += self.shaped("purge", reply::count(&reply))?;
+                progress.succeeded += self.delete_dead(&entries).await?;
                 progress.is_writing = false;
             }
         }
         Ok(())
     }
 
-    /// Copies letters into the stream of the job for which this queue keeps them. With `deletes`, the same
-    /// step deletes the originals.
+    /// Makes calls that requeue or restore one letter each.
+    async fn bring_back(&self, calls: &[ScriptCall], progress: &mut RedriveProgress) -> QueueResult {
+        (progress.is_writing, progress.sent) = (!calls.is_empty(), calls.len() as u64);
+        let replies = self.requeued(calls, progress).await?;
+        progress.succeeded += replies.iter().flatten().filter(|number| **number > 0).count() as u64;
+        replies.into_iter().try_for_each(|reply| reply.map(drop))?;
+        progress.is_writing = false;
+        Ok(())
+    }
+
+    /// The reply to each of these calls: 0, or [`REQUEUED_WITHOUT_FLOW`], or another number.
+    async fn requeued(
+        &self,
+        calls: &[ScriptCall],
+        progress: &mut RedriveProgress,
+    ) -> QueueResult<Vec<QueueResult<u64>>> {
+        if calls.is_empty() {
+            return Ok(Vec::new());
+        }
+        let replies = self.link.scripts("requeue", calls).await?;
+        let number = |reply: QueueResult<_>| self.shaped("requeue", reply::count(&reply?));
+        let replies: Vec<QueueResult<u64>> = replies.into_iter().map(number).collect();
+        let without_flow = replies.iter().flatten().filter(|number| **number == REQUEUED_WITHOUT_FLOW);
+        progress.without_flow += without_flow.count() as u64;
+        Ok(replies)
+    }
+
+    /// Copies letters into the stream of the job for which this queue keeps them. With `deletes`, the call
+    /// that copies a letter also deletes it.
     async fn keep_some(
         &self,
         letters: &[DeadLetter],
@@ -475,13 +414,13 @@ impl Queue {
         progress: &mut RedriveProgress,
     ) -> QueueResult {
         let mut bytes = 0;
-        let fits = |_: &DeadLetter, next: &DeadLetter| {
+        let fits_with_those_before = |_: &DeadLetter, next: &DeadLetter| {
             bytes += next.bytes();
             let fits = bytes <= CALL_BYTES;
             bytes = if fits { bytes } else { 0 };
             fits
         };
-        for some in letters.chunk_by(fits) {
+        for some in letters.chunk_by(fits_with_those_before) {
             let entries: Vec<&String> = some.iter().map(|letter| &letter.entry).collect();
             let call = self.call(&script::PURGE).arg("lives", self.kept_ms());
             let call = call.arg("deletes", u8::from(deletes)).arg("letters", entries);
@@ -493,7 +432,7 @@ impl Queue {
         Ok(())
     }
 
-    /// With `only_says`, the call gives the same reply, and writes nothing.
+    /// The call that requeues a letter. With `only_says`, it has the same reply, and writes nothing.
     fn requeue_call(&self, letter: &DeadLetter, only_says: bool) -> ScriptCall {
         let call = self
             .call(if only_says { &script::REQUEUE_LOOK } else { &script::REQUEUE })
@@ -506,27 +445,5 @@ impl Queue {
             return call.fields(&named.collect());
         }
         call.fields(&codec::revived(&letter.id, &letter.raw))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_pause_fits_into_the_step_or_ends_it_and_is_never_longer_than_the_rate_asks() {
-        let rate = |count, secs| Redrive::Requeue(Some(Rate { count, per: Duration::from_secs(secs) }));
-        let budget = StepBudget { entries: 1, until: Instant::now() + Duration::from_secs(10) };
-        let begun = |what, not_before_ms| RedrivePace::new(what, Some(budget), not_before_ms, 1_000);
-        let slow = begun(rate(1, 60), u64::MAX);
-        assert!(!slow.wait().await && slow.left() > Duration::from_secs(50), "{:?}", slow.left());
-        assert!((1_001..=61_000).contains(&slow.free_at_ms()), "{}", slow.free_at_ms());
-        assert!(begun(rate(1, 60), 1_000).wait().await, "its time has come");
-        for unpaced in [Redrive::Purge, Redrive::Requeue(None), Redrive::Count(Counted::Requeued)] {
-            assert!(begun(unpaced, u64::MAX).wait().await, "{unpaced:?}");
-        }
-        let mut quick = begun(rate(100, 1), 0);
-        quick.note(10);
-        assert!(quick.left() <= Duration::from_millis(100) && quick.wait().await);
     }
 }

@@ -7,9 +7,10 @@
 //!                   ▲                                                              │ enqueued, now or before
 //!                   └──────────────────────── XDEL ────────────────────────────────┘
 //!
-//! Any host may take a task there, and take it again: its id tells that it was enqueued. The status that
-//! knows the id lives for at least a minute after the task has ended. So a call counts for [`COUNTS`] only,
-//! by the clock of the target, from before its host looked which tasks are there.
+//! Any host may take a task to its queue, also a second time: its status there tells that it was enqueued.
+//! This status lives for at least a minute after the task has ended. So that no call comes after that, a call
+//! enqueues tasks only within [`CALL_COUNTS`] after its host has looked which tasks wait, by the clock of the
+//! target.
 //!
 //! Not here: leaving a task (`settle`, `ends.lua`), when to look (`worker::relay`).
 
@@ -26,28 +27,32 @@ use super::handle::{Queue, millis};
 use super::link::Link;
 use super::reply;
 use super::script::{self, Part, ScriptCall};
-use super::{produce, wait};
+use super::value::idempotency_key;
+use super::wait;
 use crate::config::TargetQueue;
 use crate::task::Field;
 
-/// How long after its host looked a call enqueues tasks. Much less than a status lives after an end.
-const COUNTS: Duration = Duration::from_secs(10);
+/// For how long a call enqueues tasks after its host has looked which tasks wait. This is much less than a
+/// status lives after the end of its task.
+const CALL_COUNTS: Duration = Duration::from_secs(10);
 /// How long the node of another queue may take to tell its clock.
 const ANSWER: Duration = Duration::from_secs(1);
-/// After this time, the clocks are asked again.
-const LOOKS: Duration = Duration::from_secs(3);
-/// The most tasks of one page, and how many bytes it should have at most. Where large tasks follow small
-/// ones, a page has more bytes.
-const PAGE: (usize, usize) = (32, 1 << 20);
+/// A walk asks for the clocks again after this time.
+const CLOCKS_COUNT: Duration = Duration::from_secs(3);
+/// The entries of the first page, and the most entries of any other page.
+const FIRST_PAGE: usize = 8;
+const MAX_PAGE: usize = 32;
+/// The bytes that a page should have at most. A page has more if large tasks follow small ones.
+const PAGE_BYTES: usize = 1 << 20;
 /// The most pages of a walk over the tasks of one host.
-const PAGES: usize = 64;
+const MAX_PAGES: usize = 64;
 const WHAT: &str = "take tasks to other queues";
 
-/// The tasks that one host has left, and the entry up to which it has looked at them. What could not be taken
-/// to its queue then is left to the walks over the tasks of all hosts: otherwise each new task would cost a
-/// look at all that wait.
+/// The tasks that one host has left. Each is looked at once. A task that cannot be taken to its queue then is
+/// left to the walks over the tasks of all hosts: otherwise each new task would cost a look at all that wait.
 pub(crate) struct OwnTasks {
     consumer: String,
+    /// Where the tasks begin that were not looked at yet, as XRANGE takes it.
     from: String,
 }
 
@@ -60,13 +65,14 @@ impl OwnTasks {
 /// The end of a walk over the tasks that wait.
 #[derive(Debug, Default)]
 pub(crate) struct Relayed {
-    /// Whether tasks are left which the next walk over the tasks of all hosts may take.
+    /// Whether tasks are left that the next walk over the tasks of all hosts may take to their queues.
     pub is_behind: bool,
-    /// Whether the walk ended before the last task, so as not to go on for ever.
+    /// Whether the walk ended before the last task, because it may not go on for ever.
     pub has_more: bool,
-    /// A task for each queue that did not take one, and why. It stays, and may be taken later.
+    /// The id of a task that was refused, and why: one for each reason. The task stays, and may be taken
+    /// later.
     pub refused: Vec<(String, String)>,
-    /// Why tasks stay for a queue that cannot be reached.
+    /// The error of a queue that cannot be reached. Its tasks stay.
     pub lost: Option<QueueError>,
 }
 
@@ -94,27 +100,27 @@ impl Queue {
     /// Moves the tasks in `tq:{S}:out` to their queues: all of them, or only the new ones that one host has
     /// left there.
     pub(crate) async fn relay(&self, mut own: Option<&mut OwnTasks>) -> QueueResult<Relayed> {
-        let (mut relayed, mut count) = (Relayed::default(), 8);
+        let (mut relayed, mut count) = (Relayed::default(), FIRST_PAGE);
         let mut from = own.as_ref().map_or_else(|| "-".to_owned(), |own| own.from.clone());
         let (mut clocks, mut have_delays) = (self.clocks().await, false);
         // A queue that did not answer once is not asked again in this walk.
         let mut away = BTreeSet::new();
         for page_number in 1.. {
-            if clocks.asked.elapsed() > LOOKS {
+            if clocks.asked.elapsed() > CLOCKS_COUNT {
                 clocks = self.clocks().await;
             }
             let mut page = redis::cmd("XRANGE");
             page.arg(&self.keys.out).arg(&from).arg("+").arg("COUNT").arg(count);
-            let page = self.link.command(WHAT, &page).await?;
-            let page = self.shaped(WHAT, reply::stream_entries(page))?;
+            let page = self.link.read(WHAT, &page, reply::stream_entries).await?;
             let Some(last) = page.last() else { break };
             from = format!("({}", last.id);
-            let (is_last, bytes) = (page.len() < count, page.iter().map(StreamEntry::bytes).sum::<usize>());
-            count = if bytes > PAGE.1 { (count / 4).max(1) } else { (count * 4).min(PAGE.0) };
+            let is_last = page.len() < count;
+            let bytes: usize = page.iter().map(StreamEntry::bytes).sum();
+            count = if bytes > PAGE_BYTES { (count / 4).max(1) } else { (count * 4).min(MAX_PAGE) };
             let mut parts = self.parts(page, own.as_ref().map(|own| own.consumer.as_str()), &mut relayed);
             parts.retain(|part| !away.contains(&part.target.stream));
-            let done = join_all(parts.iter().map(|part| self.deliver(part, &clocks))).await;
-            for (part, delivered) in parts.iter().zip(done) {
+            let results = join_all(parts.iter().map(|part| self.deliver(part, &clocks))).await;
+            for (part, delivered) in parts.iter().zip(results) {
                 match delivered {
                     Ok(delivered) => {
                         have_delays |= delivered.have_delays;
@@ -133,18 +139,19 @@ impl Queue {
             if is_last {
                 break;
             }
-            if own.is_some() && page_number == PAGES {
+            if own.is_some() && page_number == MAX_PAGES {
                 relayed.has_more = true;
                 break;
             }
         }
         if have_delays {
-            // The hosts look by themselves, too, somewhat later.
+            // Without this request the hosts would look somewhat later.
             let _ = tokio::time::timeout(ANSWER, wait::request_look(&self.link)).await;
         }
         Ok(relayed)
     }
 
+    /// Asks for the clocks of all targets.
     async fn clocks(&self) -> Clocks {
         let asked = Instant::now();
         let targets = self.rules.enqueue_to.iter().chain(self.rules.on_end.targets());
@@ -160,7 +167,7 @@ impl Queue {
         Clocks { asked, by_stream: join_all(times).await.into_iter().collect() }
     }
 
-    /// Puts the tasks of a page to their queues.
+    /// Groups the tasks of a page by their queues. With `by`, only the tasks that this host has left.
     fn parts(&self, page: Vec<StreamEntry>, by: Option<&str>, relayed: &mut Relayed) -> Vec<ForTarget<'_>> {
         let mut parts: BTreeMap<&str, ForTarget<'_>> = BTreeMap::new();
         for entry in page {
@@ -220,6 +227,7 @@ impl Queue {
         Ok((target, Waiting { entry, id, delay_ms, fields }))
     }
 
+    /// Takes tasks of a page to one queue, and deletes the entries that are done.
     async fn deliver(&self, part: &ForTarget<'_>, clocks: &Clocks) -> QueueResult<Delivered> {
         let ForTarget { target, tasks } = part;
         let now_ms = match clocks.by_stream.get(&target.stream) {
@@ -231,11 +239,11 @@ impl Queue {
         while !rest.is_empty() {
             let (now, later) = rest.split_at(fitting(rest));
             rest = later;
-            let mut call = ScriptCall::new(&script::RELAY).arg("ends", now_ms + millis(COUNTS));
+            let mut call = ScriptCall::new(&script::RELAY).arg("ends", now_ms + millis(CALL_COUNTS));
             for task in now {
                 call = with_effect(call, "tasks", &task.call(target));
             }
-            let reply = match tokio::time::timeout(COUNTS, self.link.script(&call)).await {
+            let reply = match tokio::time::timeout(CALL_COUNTS, self.link.script(&call)).await {
                 Ok(reply) => reply?,
                 Err(_) => return Err(late(&self.link)),
             };
@@ -256,7 +264,8 @@ impl Queue {
                 }
             }
         }
-        // At once, whatever becomes of the tasks for other queues: it must not wait until their statuses go.
+        // This does not wait for the tasks of other queues: the statuses of these tasks might expire
+        // meanwhile.
         if !delivered.done.is_empty() {
             let gone = redis::cmd("XDEL").arg(&self.keys.out).arg(&delivered.done).to_owned();
             self.link.command(WHAT, &gone).await?;
@@ -265,14 +274,15 @@ impl Queue {
     }
 }
 
-/// The end of a call for one queue.
+/// The result for the tasks of a page for one queue.
 #[derive(Default)]
 struct Delivered {
-    /// The entries that are not needed any more.
+    /// The entries of tasks that are in their queue.
     done: Vec<String>,
-    /// Whether the call came too late for the rest, so that the clock must be asked again.
+    /// Whether a call came too late, so that the rest of the tasks stay until the next walk.
     is_late: bool,
     have_delays: bool,
+    /// The id of the first task that was refused, and why.
     refused: Option<(String, String)>,
 }
 
@@ -284,7 +294,7 @@ impl Relayed {
     fn refuse(&mut self, refused: Option<(String, String)>) {
         if let Some((id, why)) = refused
             && self.refused.iter().all(|(_, known)| *known != why)
-            && self.refused.len() < PAGE.0
+            && self.refused.len() < MAX_PAGE
         {
             self.refused.push((id, why));
         }
@@ -292,17 +302,18 @@ impl Relayed {
 }
 
 impl Waiting {
+    /// The part of a call that enqueues this task.
     fn call(&self, target: &TargetQueue) -> Part {
         let own_key = text_of(&self.fields, "tq-key");
-        let field = |(name, value): &(Vec<u8>, Vec<u8>)| Field {
-            name: String::from_utf8_lossy(name).into_owned(),
-            value: value.clone(),
-        };
-        let fields: Vec<Field> = match target.key.is_empty() {
-            true => Vec::new(),
-            false => self.fields.iter().map(field).collect(),
-        };
-        let key = produce::key_of(own_key.as_deref(), &fields, &target.key);
+        let mut fields = Vec::new();
+        if !target.key.is_empty() {
+            let field = |(name, value): &(Vec<u8>, Vec<u8>)| Field {
+                name: String::from_utf8_lossy(name).into_owned(),
+                value: value.clone(),
+            };
+            fields.extend(self.fields.iter().map(field));
+        }
+        let key = idempotency_key(own_key.as_deref(), &fields, &target.key);
         enqueue_call(target, &self.id, self.delay_ms, key.as_deref(), self.fields.clone())
     }
 }
@@ -312,12 +323,11 @@ fn fitting(tasks: &[Waiting]) -> usize {
     let mut bytes = 0;
     let fit = tasks.iter().take_while(|task| {
         bytes += codec::bytes_in(&task.fields);
-        bytes <= PAGE.1
+        bytes <= PAGE_BYTES
     });
     fit.count().max(1)
 }
 
 fn text_of(fields: &RawFields, name: &str) -> Option<String> {
-    let (_, value) = fields.iter().find(|(known, _)| known == name.as_bytes())?;
-    String::from_utf8(value.clone()).ok()
+    String::from_utf8(reply::value_of(fields, name)?.to_vec()).ok()
 }

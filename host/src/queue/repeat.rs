@@ -1,4 +1,4 @@
-//! Repeats a call that something waits for, so that a short outage of Redis ends no attempt and no command.
+//! Repeats a call for an attempt or a command, so that a short outage of Redis makes neither of them fail.
 //!
 //! In: a call that is safe to be sent twice. Out: its reply, or its last error.
 //!
@@ -13,16 +13,17 @@ use super::link::Link;
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long a command or a request repeats a call while Redis does not answer, as Redis may be restarting.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// After this many calls in a row that were cut while Redis answered others, the call itself is the cause:
-/// Redis closes a connection on which a call is too large.
+/// A call counts as too large after its connection was cut this often in a row while Redis answered other
+/// calls: Redis closes a connection on which a call is too large.
 const MOST_CUTS: u32 = 3;
 
-/// How often in a row a call was cut while Redis answered others.
+/// How often in a row the connection of a call was cut while Redis answered other calls.
 #[derive(Debug, Default)]
 pub(crate) struct Cuts(u32);
 
 impl Cuts {
-    /// Whether the call is too large, as its last error shows. Only a large call (`is_large`) can be.
+    /// Notes the last error of the call. Returns whether the call is too large for Redis. Only a call that
+    /// `is_large` can be.
     pub(crate) async fn show_its_size(&mut self, error: &QueueError, is_large: bool, link: &Link) -> bool {
         let is_cut = is_large && error.is_cut() && link.ping().await.is_ok();
         self.0 = if is_cut { self.0 + 1 } else { 0 };
@@ -30,7 +31,7 @@ impl Cuts {
     }
 }
 
-/// Repeats a call while Redis does not answer, for 20 seconds at most. A link waits before each try.
+/// Repeats a call while Redis does not answer, for [`PATIENCE`] at most. The link waits before each try.
 pub(crate) async fn patiently<T, F: Future<Output = QueueResult<T>>>(call: impl Fn() -> F) -> QueueResult<T> {
     let start = Instant::now();
     loop {
@@ -65,7 +66,8 @@ pub(super) async fn until<T, F: Future<Output = QueueResult<T>>>(
             tokio::time::sleep(PAUSE).await;
         }
     });
-    let answered = answered.await;
-    answered
-        .unwrap_or_else(|_| Err(last.unwrap_or_else(|| QueueError::no_reply("call Redis", link.address()))))
+    match answered.await {
+        Ok(answered) => answered,
+        Err(_) => Err(last.unwrap_or_else(|| QueueError::no_reply("call Redis", link.address()))),
+    }
 }

@@ -1,5 +1,7 @@
 //! Takes Redis replies apart. A reply of an unexpected shape is an error, never a panic.
 
+use std::str::FromStr;
+
 use redis::Value;
 
 use super::codec::StreamEntry;
@@ -20,7 +22,7 @@ pub(crate) fn array(value: Value) -> Shaped<Vec<Value>> {
 }
 
 /// Each item of an array, read.
-pub(crate) fn each<T>(value: Value, read: impl Fn(Value) -> Shaped<T>) -> Shaped<Vec<T>> {
+pub(crate) fn each<T>(value: Value, read: impl FnMut(Value) -> Shaped<T>) -> Shaped<Vec<T>> {
     array(value)?.into_iter().map(read).collect()
 }
 
@@ -87,6 +89,16 @@ pub(crate) fn pairs(value: Value) -> Shaped<Vec<(Vec<u8>, Vec<u8>)>> {
         out.push((bytes(name)?, bytes(value)?));
     }
     Ok(out)
+}
+
+/// The value with this name among names and values.
+pub(super) fn value_of<'p>(pairs: &'p [(Vec<u8>, Vec<u8>)], name: &str) -> Option<&'p [u8]> {
+    pairs.iter().find(|(known, _)| known == name.as_bytes()).map(|(_, value)| value.as_slice())
+}
+
+/// The number with this name among names and values. None: it is not there, or the value is no number.
+pub(super) fn number_of<N: FromStr>(pairs: &[(Vec<u8>, Vec<u8>)], name: &str) -> Option<N> {
+    std::str::from_utf8(value_of(pairs, name)?).ok()?.parse().ok()
 }
 
 /// The milliseconds since the Unix epoch, in a reply of TIME.

@@ -1,8 +1,8 @@
 //! The rights in Redis that a host, a producer, an enqueuer and a reader need: commands and keys.
 //!
-//! In: the queues of the configuration. Out: the least rule for each kind of program ([`AclRule`]). Hosts ask
-//! for the same commands and keys before they take a task (`group`). Tests compare the commands here with
-//! those in the code, and run hosts, producers, enqueuers and readers under exactly these rules.
+//! In: the queues of the configuration. Out: the least rule for each kind of program ([`AclRule`]). Before a
+//! host takes a task, it checks that it has the rights of its rule (`group`). Tests compare the commands here
+//! with those in the code, and run hosts, producers, enqueuers and readers under exactly these rules.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::script;
 use super::servers::Redis;
 use crate::config::{List, Plugin, QueueRules};
 
-/// The commands that a host sends itself, beside those of its scripts.
+/// The commands that a host sends, without those of its scripts.
 pub const OF_HOSTS: [&str; 15] = [
     "BLMOVE",
     "EVALSHA",
@@ -30,26 +30,26 @@ pub const OF_HOSTS: [&str; 15] = [
     "ZREVRANGE",
 ];
 
-/// The command with which a host looks at the state of Redis. It works without it, and warns of less.
-const FOR_WARNINGS: [&str; 1] = ["INFO"];
+/// The command with which a host looks at the state of Redis. A host without it warns of less.
+const FOR_WARNINGS: &str = "INFO";
 
-/// The commands with which a host calls its scripts as functions of a library. It works without them. Nobody
-/// else may load functions: hosts run what stands under the names of theirs.
+/// The commands with which a host calls its scripts as functions of a library. A host can do without them. No
+/// other program may load functions: hosts would run a function of another program with the name of theirs.
 const FOR_FUNCTIONS: [&str; 5] = ["FCALL", "FCALL_RO", "FUNCTION|DELETE", "FUNCTION|LIST", "FUNCTION|LOAD"];
 
 /// The commands with which every program finds its way in a cluster.
 const IN_CLUSTER: [&str; 3] = ["ASKING", "CLUSTER|INFO", "CLUSTER|SLOTS"];
 
-/// The command with which a host lets the nodes of a cluster tell it of new tasks. It works without it.
-const FOR_PUSHES: [&str; 1] = ["CLIENT|TRACKING"];
+/// The command that makes the nodes of a cluster tell a host of new tasks. A host can do without it.
+const FOR_PUSHES: &str = "CLIENT|TRACKING";
 
 /// The command with which every program makes sure that the server that Sentinels name is the primary.
-const OF_WATCHED: [&str; 1] = ["ROLE"];
+const OF_WATCHED: &str = "ROLE";
 
-/// The further commands of `tqhost doctor` and `tqhost adopt`, and of their scripts.
+/// The commands of `tqhost doctor` and `tqhost adopt` that a host does not need.
 const OF_OPERATORS: [&str; 2] = ["LRANGE", "RENAME"];
 
-/// The commands of programs that look: `queues`, `status`, `tasks`, `dead list` and the like.
+/// The commands of `tqhost queues`, `status`, `tasks`, `dead list` and others that change nothing.
 const OF_READERS: [&str; 28] = [
     "EVALSHA_RO",
     "EXISTS",
@@ -108,11 +108,11 @@ const OF_ENQUEUERS: [&str; 23] = [
     "ZREMRANGEBYRANK",
 ];
 
-/// The further commands of `tqhost enqueue` in a queue with tracks: a task that turns out to be lost passes
-/// its turn on.
+/// The commands that `tqhost enqueue` needs only in a queue with tracks, to pass on the turn of a task that
+/// turns out to be lost.
 const OF_ENQUEUERS_WITH_TRACKS: [&str; 3] = ["ZLEXCOUNT", "ZRANGEBYLEX", "ZREM"];
 
-/// The needs of a user of Redis, as ACL SETUSER takes them.
+/// The rights that a user of Redis needs, as ACL SETUSER takes them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AclRule {
     /// The kind of program that needs it.
@@ -136,14 +136,16 @@ pub(crate) fn rules<'c>(
     redis: &Redis,
 ) -> [AclRule; 5] {
     let selects = redis.database() != 0;
-    let connect: Vec<&str> = if redis.is_cluster() { IN_CLUSTER.into() } else { Vec::new() };
-    let connect: Vec<&str> = if redis.is_watched() { OF_WATCHED.into() } else { connect };
+    let mut connect = Vec::new();
+    connect.extend(IN_CLUSTER.into_iter().filter(|_| redis.is_cluster()));
+    connect.extend(redis.is_watched().then_some(OF_WATCHED));
+    connect.extend(selects.then_some("SELECT"));
     let freeze = |access: &str| {
         let streams = queues.iter().map(|rules| rules.stream.as_str()).chain([keys::DUTIES]);
         let keys = streams.filter(|_| redis.is_cluster()).map(keys::freeze);
         keys.map(|key| format!("{access}{}", keys::literal(&key))).collect::<Vec<_>>()
     };
-    let made = |role, mut keys: BTreeSet<String>, commands: BTreeSet<&str>| {
+    let rule = |role, mut keys: BTreeSet<String>, commands: BTreeSet<&str>| {
         keys.extend(freeze(if role == "reader" { "%R~" } else { "~" }));
         AclRule {
             role,
@@ -151,37 +153,34 @@ pub(crate) fn rules<'c>(
             commands: commands
                 .into_iter()
                 .chain(connect.iter().copied())
-                .chain(selects.then_some("SELECT"))
                 .map(|command| format!("+{}", command.to_lowercase()))
                 .collect(),
         }
     };
-    let all: BTreeSet<&str> = of_scripts().chain(OF_HOSTS).chain(FOR_WARNINGS).collect();
-    let pushes = FOR_PUSHES.into_iter().filter(|_| redis.is_cluster());
-    let host = all.iter().copied().chain(FOR_FUNCTIONS).chain(pushes).collect();
-    let operator = all.into_iter().chain(OF_OPERATORS).collect();
-    let enqueuer = enqueuer_commands(queues);
+    let commands: BTreeSet<&str> = of_scripts().chain(OF_HOSTS).chain([FOR_WARNINGS]).collect();
+    let pushes = redis.is_cluster().then_some(FOR_PUSHES);
+    let of_host = commands.iter().copied().chain(FOR_FUNCTIONS).chain(pushes).collect();
+    let of_operator = commands.into_iter().chain(OF_OPERATORS).collect();
     let of_celery = ["~unacked", "~unacked_index"].map(str::to_owned);
     let of_celery = of_celery.into_iter().filter(|_| queues.iter().any(QueueRules::is_of_celery));
     let records = plugins.flat_map(|plugin| plugin.records.patterns());
-    let mut all = host_keys(queues);
-    all.extend(records.map(|pattern| format!("~{}", pattern_of_records(pattern))));
+    let mut keys = host_keys(queues);
+    keys.extend(records.map(|pattern| format!("~{}", pattern_of_records(pattern))));
     [
-        made("host", all.clone(), host),
+        rule("host", keys.clone(), of_host),
         producer(queues, selects),
-        made("enqueuer", enqueuer_keys(queues), enqueuer),
-        made("reader", reader_keys(queues), OF_READERS.into()),
-        made("operator", all.into_iter().chain(of_celery).collect(), operator),
+        rule("enqueuer", enqueuer_keys(queues), enqueuer_commands(queues)),
+        rule("reader", reader_keys(queues), OF_READERS.into()),
+        rule("operator", keys.into_iter().chain(of_celery).collect(), of_operator),
     ]
 }
 
-/// A producer adds to streams, and to no other key; and to lists where queues have some.
+/// The rule of a producer: it adds to the streams of queues, and to their lists.
 fn producer(queues: &[QueueRules], selects: bool) -> AclRule {
     let pattern = |key: &str| without_spaces(format!("~{}", keys::literal(key)));
     let streams: BTreeSet<String> = queues.iter().map(|rules| pattern(&rules.stream)).collect();
     let lists = queues.iter().filter_map(|rules| rules.list.as_ref()).flat_map(List::keys);
-    let lists = lists.map(|list| pattern(&list));
-    let lists: BTreeSet<String> = lists.map(|list| format!("({list} +lpush)")).collect();
+    let lists: BTreeSet<String> = lists.map(|list| format!("({} +lpush)", pattern(&list))).collect();
     let commands = [Some("+xadd"), selects.then_some("+select")].into_iter().flatten().map(str::to_owned);
     AclRule {
         role: "producer",
@@ -190,7 +189,7 @@ fn producer(queues: &[QueueRules], selects: bool) -> AclRule {
     }
 }
 
-/// The keys of hosts that are of no queue.
+/// The keys that all hosts share, and that belong to no queue.
 fn of_all_hosts() -> [String; 7] {
     [
         keys::version("*"),
@@ -232,7 +231,7 @@ fn enqueuer_commands(queues: &[QueueRules]) -> BTreeSet<&'static str> {
     let mut all: BTreeSet<&str> = OF_ENQUEUERS.into();
     for rules in queues {
         all.extend(rules.turns.tracks.iter().flat_map(|_| OF_ENQUEUERS_WITH_TRACKS));
-        // Where no statuses are kept, that of a lost task is deleted.
+        // In a queue that keeps no statuses, the status of a lost task is deleted.
         all.extend(rules.retention.is_zero().then_some("DEL"));
     }
     all
@@ -246,13 +245,13 @@ fn enqueuer_keys(queues: &[QueueRules]) -> BTreeSet<String> {
         let ended = rules.on_end.targets().filter(|_| !is_relayed).map(|target| &target.stream);
         let ended = ended.chain(is_relayed.then_some(&keys.out)).map(|key| keys::literal(key));
         let events = (rules.events > 0).then(|| keys::literal(&keys.events));
-        let turns = rules
-            .turns
-            .are_limited()
-            .then(|| [&keys.owners, &keys.tracks, &keys.limits].map(|key| keys::literal(key)));
-        let whole = [&keys.stream, &keys.delayed, &keys.parked].map(|key| keys::literal(key));
-        let needed = whole.into_iter().chain(keys.of_enqueuers()).chain(ended).chain(events);
-        all.extend(needed.chain(turns.into_iter().flatten()).map(|key| format!("~{key}")));
+        let mut whole = vec![&keys.stream, &keys.delayed, &keys.parked];
+        if rules.turns.are_limited() {
+            whole.extend([&keys.owners, &keys.tracks, &keys.limits]);
+        }
+        let whole = whole.into_iter().map(|key| keys::literal(key));
+        let needed = whole.chain(keys.of_enqueuers()).chain(ended).chain(events);
+        all.extend(needed.map(|key| format!("~{key}")));
     }
     all
 }
@@ -280,18 +279,18 @@ fn named<'q>(rules: &'q QueueRules, keys: &'q QueueKeys) -> impl Iterator<Item =
     own.into_iter().chain(of_list(rules).map(|key| keys::literal(&key)))
 }
 
-/// The keys of others from which hosts take tasks of the queue.
+/// The keys of other programs from which hosts take tasks of the queue.
 fn of_list(rules: &QueueRules) -> impl Iterator<Item = String> {
     let list = rules.list.iter();
     list.flat_map(|list| list.keys().into_iter().chain(list.sidekiq().into_iter().flat_map(|of| of.sets)))
 }
 
-/// In a pattern of records only `*` has a meaning.
+/// The pattern of keys for a pattern of records, in which only `*` is special.
 fn pattern_of_records(pattern: &str) -> String {
     pattern.split('*').map(keys::literal).collect::<Vec<_>>().join("*")
 }
 
-/// The patterns that no other one covers as a whole.
+/// Leaves out each pattern whose keys another pattern matches, too.
 fn without_covered(patterns: &BTreeSet<String>) -> Vec<String> {
     let prefixes = patterns.iter().filter_map(|pattern| pattern.strip_suffix('*'));
     let prefixes: Vec<&str> = prefixes.filter(|prefix| !prefix.contains(['*', '\\'])).collect();
@@ -302,7 +301,8 @@ fn without_covered(patterns: &BTreeSet<String>) -> Vec<String> {
     patterns.iter().filter(|pattern| !is_covered(pattern)).cloned().collect()
 }
 
-/// ACL SETUSER takes no pattern with a space in it, and a terminal shows no control characters.
+/// Replaces spaces and control characters by `?`: ACL SETUSER takes no pattern with a space in it, and a
+/// terminal does not show control characters.
 fn without_spaces(pattern: String) -> String {
     pattern.replace(|c: char| c.is_whitespace() || c.is_control(), "?")
 }
@@ -345,11 +345,11 @@ mod tests {
 
     #[test]
     fn the_rule_of_a_host_has_every_command_that_the_code_sends() {
-        let own = OF_HOSTS.into_iter().chain(FOR_WARNINGS).chain(FOR_FUNCTIONS);
-        let own: Vec<&str> = own.chain(IN_CLUSTER).chain(FOR_PUSHES).chain(OF_WATCHED).collect();
+        let own = OF_HOSTS.into_iter().chain(FOR_FUNCTIONS).chain(IN_CLUSTER);
+        let own: Vec<&str> = own.chain([FOR_WARNINGS, FOR_PUSHES, OF_WATCHED]).collect();
         let allowed: BTreeSet<String> = of_scripts().chain(own.clone()).map(str::to_owned).collect();
         let mut code = sent("queue");
-        // It shows passwords. A host that may not use it warns of less.
+        // This command shows passwords. A host that may not use it warns of less.
         code.remove("CONFIG|GET");
         // Sentinels have users of their own.
         code.remove("SENTINEL");
@@ -362,8 +362,12 @@ mod tests {
 
     #[test]
     fn the_rule_of_an_operator_has_every_command_of_the_doctor() {
-        let allowed: BTreeSet<String> =
-            of_scripts().chain(OF_HOSTS).chain(FOR_WARNINGS).chain(OF_OPERATORS).map(str::to_owned).collect();
+        let allowed: BTreeSet<String> = of_scripts()
+            .chain(OF_HOSTS)
+            .chain([FOR_WARNINGS])
+            .chain(OF_OPERATORS)
+            .map(str::to_owned)
+            .collect();
         let names = |text: &str| -> Vec<String> {
             let after = text.split("call('").skip(1).filter_map(|rest| rest.split('\'').next());
             after.map(str::to_owned).collect()

@@ -1,7 +1,7 @@
-//! Schedules: up to which time they were handled, and the tasks of their times.
+//! Schedules: which of their times were handled, and the task of each time.
 //!
-//! One hash holds a field for every schedule of the queue: the last time that was handled, in milliseconds. A
-//! queue mostly has one; hosts with an older configuration may have another for a while.
+//! One hash has a field for each schedule of the queue: the last time that was handled, in milliseconds. Most
+//! queues have one schedule. Hosts with an older configuration may have another one for a while.
 //!
 //! Not here: which times there are (`config::times`), when to look (`worker::scheduler`).
 
@@ -19,30 +19,31 @@ use crate::config::Schedule;
 pub struct SchedulePosition {
     /// Redis's clock.
     pub now_ms: u64,
-    /// Its times up to this one are handled; none for a new schedule.
+    /// Times up to this one are handled. None: the schedule is new.
     pub done_ms: Option<u64>,
 }
 
 /// The result of handling one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fired {
-    /// This call put its task into the queue.
+    /// This call put the task of this time into the queue.
     Enqueued,
-    /// It was handled before.
+    /// The time was handled before.
     Known,
     /// The queue has as many tasks as `max_backlog` allows. Nothing was written.
     Full,
-    /// It was too late: the time is handled, without a task.
+    /// The call came too late. The time counts as handled, and has no task.
     TooLate,
 }
 
-/// The id of the task of a time. It depends on the time alone, so hosts with different schedules still make
-/// one task of it.
+/// The id of the task of a time. It depends on the time alone: hosts with different schedules that have a
+/// time in common make one task for it.
 pub fn task_id(time_ms: u64) -> String {
     format!("schedule-{time_ms}")
 }
 
 impl Queue {
+    /// The position of the schedule with this name.
     pub async fn schedule_position(&self, name: &str) -> QueueResult<SchedulePosition> {
         const WHAT: &str = "look at the schedule";
         let get = redis::cmd("HGET").arg(&self.keys.schedule).arg(name).to_owned();
@@ -61,7 +62,7 @@ impl Queue {
         self.link.write("begin the schedule", &begin).await.map(drop)
     }
 
-    /// Begins a schedule again here, whatever was handled before.
+    /// Sets the position of a schedule, even if later times were handled.
     pub async fn reset_schedule(&self, name: &str, done_ms: u64) -> QueueResult {
         let reset = redis::cmd("HSET").arg(&self.keys.schedule).arg(name).arg(done_ms).to_owned();
         self.link.write("begin the schedule anew", &reset).await.map(drop)
@@ -70,20 +71,16 @@ impl Queue {
     /// Deletes the queue's other schedules, which an older configuration had.
     pub async fn forget_other_schedules(&self, name: &str) -> QueueResult {
         const WHAT: &str = "forget former schedules";
-        let names = self.link.command(WHAT, redis::cmd("HKEYS").arg(&self.keys.schedule)).await?;
-        let names = self.shaped(
-            WHAT,
-            reply::array(names)
-                .and_then(|names| names.into_iter().map(reply::bytes).collect::<Result<Vec<_>, _>>()),
-        )?;
-        let former: Vec<Vec<u8>> = names.into_iter().filter(|known| known != name.as_bytes()).collect();
+        let names = redis::cmd("HKEYS").arg(&self.keys.schedule).to_owned();
+        let mut former = self.link.read(WHAT, &names, |names| reply::each(names, reply::bytes)).await?;
+        former.retain(|known| known != name.as_bytes());
         if former.is_empty() {
             return Ok(());
         }
         self.link.command(WHAT, redis::cmd("HDEL").arg(&self.keys.schedule).arg(former)).await.map(drop)
     }
 
-    /// Enqueues the task of a time, unless that was handled before or is past by more than `late`. May be
+    /// Enqueues the task of a time, unless the time was handled before, or was longer ago than `late`. May be
     /// repeated after an error.
     pub async fn fire(
         &self,

@@ -1,5 +1,6 @@
-//! The Lua scripts: each is a file in `scripts/` with its own header, and follows the files that all share
-//! (`SHARED`). Together they are a library of functions, which hosts load.
+//! The Lua scripts. Each is a file in `scripts/` with a header of its own. The text of the files in
+//! [`SHARED`] stands in front of each script. All scripts together are a library of functions, which hosts
+//! load.
 //!
 //! Not here: the names of keys and arguments (`layout`), sending calls (`link`), the meaning of their replies
 //! (`settle`, `claim`, `produce`, `redrive`, `doctor`).
@@ -13,20 +14,21 @@ use super::codec::RawFields;
 use super::keys;
 use super::layout::{self, Layout};
 
-/// A script lets tasks into a queue, lets them out, or only reads. Its first line declares this to Redis,
-/// which refuses a script that may not run now before it begins.
+/// Whether a script lets tasks into a queue, lets them out, or only reads. Its first line declares this to
+/// Redis, which refuses a script that may not run now before the script begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScriptKind {
-    /// It adds tasks to a queue. Redis refuses it when its memory is full.
+    /// It adds tasks to a queue. A Redis whose memory is full refuses it.
     LetsIn,
-    /// It moves tasks on to their end, or serves those who do. It also runs when the memory of Redis is full,
-    /// because only ends of tasks free memory.
+    /// It moves tasks on to their end, or serves hosts and operators. It runs also when the memory of Redis
+    /// is full, because only ends of tasks free memory.
     LetsOut,
-    /// It only reads. It always runs, and a user may call it who has no right to write.
+    /// It only reads. It always runs, also for a user without the right to write.
     Reads,
 }
 
 impl ScriptKind {
+    /// The flag that declares this to Redis.
     fn flag(self) -> Option<&'static str> {
         match self {
             ScriptKind::LetsIn => None,
@@ -47,34 +49,34 @@ pub struct Script {
     /// Its name in the library.
     function: String,
     pub(super) layout: Layout,
-    /// Whether it takes what comes after all other keys and arguments.
+    /// Whether its calls have a [`Told`] at their end.
     takes_told: bool,
 }
 
 /// How scripts are called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Form {
-    /// As a function of the library, or alone.
+    /// As a function of the library. Otherwise alone.
     pub(super) is_function: bool,
-    /// With a freeze key.
+    /// With a freeze key at the end of several keys.
     pub(super) in_cluster: bool,
 }
 
 impl Form {
-    /// A key that never exists, which comes after all other keys of a call with several keys. While a slot
-    /// of a cluster moves, a node refuses a call of which one key is there and another is not. Without this
-    /// key a call whose keys are all there would begin, and fail at the first key that it makes.
+    /// A key that never exists, for the end of a call with several keys. While a slot of a cluster moves, a
+    /// node refuses a call if it has some of the keys and not others. Without this key, a node that has all
+    /// of the keys would begin the script, which then fails at the first key that it makes.
     pub(super) fn freeze_key(self, count: usize, first: &[u8]) -> Option<String> {
         let first = std::str::from_utf8(first).ok().filter(|_| self.in_cluster && count > 1)?;
         Some(keys::freeze(first))
     }
 }
 
-/// All scripts as functions of one library of Redis. Redis reads it once, so that a call costs only what it
-/// does. Only hosts load it, because a user who loads functions decides which code hosts run.
+/// All scripts as functions of one library of Redis. Redis compiles it once, and not at each call. Only hosts
+/// load it, because a user with the right to load functions decides which code hosts run.
 ///
-/// A function is named after its script and the digest of its source, and the library after the digest of
-/// its text, so that hosts of different versions work side by side.
+/// The name of a function contains the digest of the script's source, and the name of the library contains
+/// the digest of its text, so that hosts of different versions work side by side.
 pub(super) struct Library {
     pub(super) name: String,
     pub(super) text: String,
@@ -93,7 +95,7 @@ const SHARED: [&str; 6] = [
     include_str!("scripts/effects.lua"),
 ];
 
-/// The line of a script at which a call begins. What stands before it are functions of the script.
+/// The line of a script at which a call begins. The functions of the script stand before it.
 const BEGIN_CALL: &str = "\nbegin_call()\n";
 
 struct Declared {
@@ -138,13 +140,13 @@ scripts! {
     pub REQUEUE_LOOK = Reads "requeue",
     pub IMPORT = LetsIn "import",
     pub KEEP = LetsIn "keep",
-    // It deletes only what it keeps, or copies.
+    // A purge takes memory: it copies the letters that it deletes.
     pub PURGE = LetsIn "purge",
     pub CANCEL_KEPT = LetsIn "cancel",
     pub GROUP = LetsOut "group",
     pub LEAVE = LetsOut "leave",
     pub CANCEL = LetsOut "cancel",
-    // The items of a list take memory already.
+    // This takes no more memory: the items of the list become tasks.
     pub MOVE = LetsOut "move",
     pub DUE = LetsOut "due",
     pub RELAY = LetsIn "relay",
@@ -154,7 +156,7 @@ scripts! {
     pub FIRE = LetsIn "fire",
     pub DUTIES = LetsOut "duties",
     pub JOB = LetsOut "job",
-    // The parent of the children runs, and cannot end without them.
+    // A task that runs can only end when its children are staged.
     pub STAGE = LetsOut "stage",
     pub UNSTAGE = LetsOut "unstage",
     pub ALIAS = LetsOut "alias",
@@ -221,8 +223,8 @@ impl Declared {
         Layout::of(&layout::head(self.body))
     }
 
-    /// Its functions, which stand before a call begins, and the call. The variables of the call are declared
-    /// in front of the functions, if there are any.
+    /// The functions of the script, and the text of a call. The variables of the call are declared in front
+    /// of the functions, if the script has functions.
     fn texts(&self) -> [String; 2] {
         let (text, _) = layout::with_readers(self.body);
         let (functions, call) = text.split_once(BEGIN_CALL).unwrap_or(("", &text));
@@ -246,7 +248,7 @@ impl Script {
         Script { name: of.name, kind: of.kind, source, function, sha1, layout: of.layout(), takes_told }
     }
 
-    /// The two words with which each call begins.
+    /// The command and the name with which each call begins.
     fn call(&self, form: Form) -> Cmd {
         let (mut command, name) = match (form.is_function, self.kind) {
             (true, ScriptKind::Reads) => (redis::cmd("FCALL_RO"), &self.function),
@@ -258,15 +260,15 @@ impl Script {
         command
     }
 
-    /// The call of the script alone in place of its function.
+    /// Turns a call of the script's function into a call of the script alone.
     pub(super) fn alone(&self, call: &Cmd) -> Cmd {
         let mut command = self.call(Form { is_function: false, in_cluster: false });
         command.arg(words(call).skip(2).collect::<Vec<_>>());
         command
     }
 
-    /// The digest by which Redis knows the script. Tests that watch or disturb its calls find it in the name
-    /// of its function, too.
+    /// The digest by which Redis knows the script. It is also a part of the function's name, where tests that
+    /// watch or disturb calls find it.
     pub fn sha1(&self) -> &str {
         &self.sha1
     }
@@ -276,7 +278,7 @@ impl Script {
 #[derive(Debug, Clone, Default)]
 struct NamedWords {
     words: Cmd,
-    /// The name of each, which only debug builds note.
+    /// The name of each word. Empty in release builds.
     names: Vec<&'static str>,
 }
 
@@ -316,21 +318,22 @@ pub(super) fn words(command: &Cmd) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// One call of a script, or a part of a call. The Lua file says the names and the order of its keys and
+/// One call of a script, or a part of a call. The Lua file declares the names and the order of its keys and
 /// arguments. Keys come before arguments.
 #[derive(Debug, Clone)]
 pub struct ScriptCall<T = &'static Script> {
     pub of: T,
     keys: NamedWords,
     args: NamedWords,
-    /// Keys and arguments that come after all others.
-    last: Option<Arc<Told>>,
+    /// The keys and arguments at the end of the call.
+    told: Option<Arc<Told>>,
 }
 
 /// A part of a call that a script reads into the table with this name.
 pub(super) type Part = ScriptCall<&'static str>;
 
-/// The streams that are told of ends, and the tracks, as `take_told` of lib.lua takes them.
+/// The streams that are told of ends, and the tracks: keys and arguments that come after all others. The
+/// function `take_told` of lib.lua reads them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Told {
     pub(crate) keys: Vec<Vec<u8>>,
@@ -339,7 +342,7 @@ pub(crate) struct Told {
 
 impl<T> ScriptCall<T> {
     pub(super) fn of(of: T) -> ScriptCall<T> {
-        ScriptCall { of, keys: NamedWords::default(), args: NamedWords::default(), last: None }
+        ScriptCall { of, keys: NamedWords::default(), args: NamedWords::default(), told: None }
     }
 
     fn fits(&self, layout: &Layout) -> bool {
@@ -385,16 +388,16 @@ impl ScriptCall {
         ScriptCall::of(script)
     }
 
-    /// Adds what comes after all other keys and arguments, if the script takes it.
-    pub(super) fn telling(self, last: &Arc<Told>) -> ScriptCall {
-        let last = self.of.takes_told.then(|| Arc::clone(last));
-        ScriptCall { last, ..self }
+    /// Adds the keys and arguments at the end, if the script takes them.
+    pub(super) fn telling(self, told: &Arc<Told>) -> ScriptCall {
+        let told = self.of.takes_told.then(|| Arc::clone(told));
+        ScriptCall { told, ..self }
     }
 
     pub(super) fn command(&self, form: Form) -> Cmd {
-        let ScriptCall { of, keys, args, last } = self;
+        let ScriptCall { of, keys, args, told } = self;
         debug_assert!(self.fits(&of.layout), "{}: {keys:?} {args:?}", of.name);
-        let (told_keys, told_args) = last.as_ref().map(|told| (&told.keys, &told.args)).unzip();
+        let (told_keys, told_args) = told.as_ref().map(|told| (&told.keys, &told.args)).unzip();
         let count = keys.len() + told_keys.map_or(0, Vec::len);
         let freeze = words(&keys.words).next().and_then(|first| form.freeze_key(count, first));
         let [keys, args] = [keys, args].map(|list| words(&list.words).collect::<Vec<_>>());
@@ -405,8 +408,8 @@ impl ScriptCall {
     }
 }
 
-/// The call of a command that writes a few bytes, also when the memory of Redis is full. The command's first
-/// argument is its only key.
+/// The call of write.lua for a command, which then works also when the memory of Redis is full. The command
+/// writes a few bytes, and its first argument is its only key.
 pub(super) fn write(command: &Cmd) -> ScriptCall {
     let mut words = words(command);
     let (command, key) = (words.next(), words.next().unwrap_or_default());
@@ -439,7 +442,7 @@ mod tests {
             let call = ScriptCall::new(&LEAVE).key("stream", stream).key("replies", "t");
             call.arg("group", "a").arg("consumer", "b")
         };
-        let several = ScriptCall { last: Some(told), ..leaving("s") };
+        let several = ScriptCall { told: Some(told), ..leaving("s") };
         assert_eq!(words(&one, true), ["1", keys.rate.as_str(), "a", "b", "c"]);
         assert_eq!(words(&several, false), ["3", "s", "t", "events", "a", "b", "last"]);
         assert_eq!(words(&several, true), ["4", "s", "t", "events", freeze.as_str(), "a", "b", "last"]);

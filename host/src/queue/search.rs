@@ -1,21 +1,24 @@
 //! Bounds a search through a stream: how many entries it looks at, and how many bytes.
 //!
-//! In: each page that the search has read. Out: the size of the next page, and where it begins. A page is
-//! smaller where entries are large, so a search never holds much more than a page. Not here: reading, and
-//! what is searched for (`alias`, `dead`, `status`).
+//! In: each page that the search has read. Out: the size of the next page, and where it begins. Pages of
+//! large entries are small, so a search never holds much more than [`PAGE_BYTES`]. Not here: reading pages,
+//! and what is searched for (`alias`, `dead`, `status`).
 
 use super::codec::StreamEntry;
 
-/// The most entries of one search, and their most bytes.
+/// The most entries of one search, and the most bytes.
 const ENTRIES: usize = 5_000;
 const BYTES: usize = 64 << 20;
 /// These bounds in words.
 pub(crate) const BOUNDS: &str = "5,000 entries or 64 MiB";
-/// The size of one page, and its entries: of the first one, whose size is not known before, and at most.
+/// The bytes that a page should have.
 const PAGE_BYTES: usize = 1 << 20;
+/// The entries of the first page, before the size of entries is known, and the most entries of any other
+/// page.
 const FIRST_PAGE: usize = 16;
 const PAGE: usize = 500;
 
+/// The entries and bytes that a search has looked at, and the number of entries of the next page.
 #[derive(Debug)]
 pub(super) struct Search {
     entries: usize,
@@ -35,7 +38,7 @@ impl Search {
         (self.entries < ENTRIES && self.bytes < BYTES).then_some(self.count)
     }
 
-    /// Notes a page. Returns from where the next one is, as XRANGE takes it; none if this was the last one.
+    /// Notes a page. Returns where the next one begins, as XRANGE takes it. None: this was the last page.
     pub(super) fn looked_at(&mut self, page: &[StreamEntry]) -> Option<String> {
         let next = page.last().filter(|_| page.len() == self.count).map(|last| format!("({}", last.id));
         let bytes: usize = page.iter().map(StreamEntry::bytes).sum();

@@ -1,11 +1,11 @@
-//! Sentinels: which server is the primary now?
+//! Asks Sentinels which server is the primary now.
 //!
-//! In: the addresses of Sentinels, and their name of the primary. Out: the primary, and a new one as soon as
-//! one Sentinel tells of it. Each Sentinel is asked every second, and also tells of a failover by itself
-//! (`+switch-master`). Then all calls to the old primary are given up at once: it goes on taking writes for
-//! seconds, and loses them when it becomes a replica.
+//! In: the addresses of Sentinels, and the name by which they know the primary. Out: the primary, and a new
+//! one as soon as one Sentinel tells of it. Each Sentinel is asked every second, and also tells of a failover
+//! unasked (`+switch-master`). Then all calls to the old primary are given up at once: that server goes on
+//! taking writes for seconds, and loses them when it becomes a replica.
 //!
-//! The answer with the higher epoch counts, because a Sentinel that was away tells of an old primary.
+//! The answer with the higher epoch counts, because a Sentinel that was cut off names an old primary.
 //!
 //! Not here: whether a server believes that it is the primary (`nodes`).
 
@@ -24,7 +24,7 @@ use super::node::Node;
 use super::reply;
 use crate::guarded::Guarded;
 
-/// How often each Sentinel is asked.
+/// The time between two questions to a Sentinel.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// How long a Sentinel may take for an answer.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -38,11 +38,11 @@ const SWITCHED: &str = "+switch-master";
 pub(super) struct Sentinels {
     master: String,
     all: Vec<Endpoint>,
-    /// A template for connections to the primary: its login and TLS, with the address of any server.
+    /// The login and the TLS of the primary, with the address of any server.
     like_primary: Endpoint,
     current: Guarded<Option<Primary>>,
-    /// When all Sentinels were asked last, and the error if none of them named the primary. The caller that
-    /// asks them has the lock.
+    /// When all Sentinels were last asked, and the error if none of them named the primary. The caller that
+    /// asks them holds the lock.
     asking: tokio::sync::Mutex<Option<(Instant, Option<RedisError>)>>,
     is_watched: AtomicBool,
 }
@@ -109,7 +109,7 @@ impl Sentinels {
             asked.await.unwrap_or_else(|_| Err(timed_out()))
         });
         let answers = futures_util::future::join_all(answers).await;
-        // Without the Sentinels that answered with an error, and those that do not know the primary.
+        // The answers of the Sentinels that know the primary.
         let named = || answers.iter().flatten().flatten();
         if let Some(newest) = named().max_by_key(|answer| answer.epoch) {
             let agreed = named().filter(|answer| *answer == newest).count();
@@ -122,9 +122,9 @@ impl Sentinels {
         }))
     }
 
-    /// Takes the answer of a Sentinel. An answer of an older epoch is ignored, because it may come from a
-    /// Sentinel that was cut off and still names the old primary. One case is excepted: the known primary is
-    /// replaced already, and most Sentinels agree on the older answer (`is_agreed`), as after SENTINEL RESET.
+    /// Takes the answer of a Sentinel. An answer with an older epoch is ignored, because it may come from a
+    /// Sentinel that was cut off and still names the old primary. It counts only if the known primary is
+    /// replaced already and most Sentinels agree on the answer (`is_agreed`), as after SENTINEL RESET.
     fn take(&self, answer: &NamedPrimary, is_agreed: bool) -> RedisResult<()> {
         let mut current = self.current.lock();
         if let Some(known) = &mut *current {
@@ -182,31 +182,16 @@ impl Sentinels {
 
 /// Reads the address of the primary, and its epoch from the fields of SENTINEL MASTER.
 fn answer(address: Value, about: Value) -> Option<NamedPrimary> {
-    let pairs = match about {
-        Value::Map(pairs) => {
-            pairs.into_iter().map(|(name, value)| Some((reply::text(name).ok()?, value))).collect()
-        }
-        other => {
-            let pairs = reply::pairs(other).ok()?;
-            let text = |(name, value): (Vec<u8>, Vec<u8>)| {
-                Some((String::from_utf8(name).ok()?, Value::BulkString(value)))
-            };
-            pairs.into_iter().map(text).collect::<Option<Vec<_>>>()
-        }
-    }?;
-    let field = |name: &str| {
-        let value = pairs.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
-        value.and_then(|value| reply::text(value).ok())
-    };
+    let about = reply::pairs(about).ok()?;
     let [host, port] = reply::tuple(address).ok()?;
     Some(NamedPrimary {
-        epoch: field("config-epoch")?.parse().ok()?,
+        epoch: reply::number_of(&about, "config-epoch")?,
         host: reply::text(host).ok()?,
         port: reply::text(port).ok()?.parse().ok()?,
     })
 }
 
-/// Listens to one Sentinel for as long as somebody uses the primary.
+/// Listens to the Sentinel with this number until the last handle of `sentinels` is dropped.
 async fn watch(sentinels: Weak<Sentinels>, number: usize) {
     let switched = Arc::new(Notify::new());
     while let Some(sentinel) = sentinels.upgrade().and_then(|all| all.all.get(number).cloned()) {
@@ -217,7 +202,8 @@ async fn watch(sentinels: Weak<Sentinels>, number: usize) {
     }
 }
 
-/// Asks one Sentinel, and again whenever it tells of a new primary, until the connection is lost.
+/// Asks one Sentinel every second, and whenever it tells of a new primary. Returns the error that ends the
+/// connection.
 async fn listen(sentinels: &Weak<Sentinels>, sentinel: &Endpoint, switched: &Arc<Notify>) -> RedisResult<()> {
     let tell = switched.clone();
     let config = AsyncConnectionConfig::new()
@@ -227,7 +213,7 @@ async fn listen(sentinels: &Weak<Sentinels>, sentinel: &Endpoint, switched: &Arc
             tell.notify_one();
             Ok::<(), SendError>(())
         });
-    let mut connection = sentinel.speaking()?.connect(&config).await?;
+    let mut connection = sentinel.taking_messages()?.connect(&config).await?;
     connection.calls.subscribe(SWITCHED).await?;
     while let Some(all) = sentinels.upgrade() {
         if let Some(answer) = all.ask_on(&mut connection.calls).await? {

@@ -1,7 +1,7 @@
-//! Checks the configured Redis before anything uses it, and asks how large a value may be.
+//! Checks the configured Redis before anything uses it.
 //!
-//! In: a connection, and how long a server that cannot be reached may take to come. Out: the server's
-//! version; or why the server cannot be used; its limits.
+//! In: a link, and how long to wait for a server that cannot be reached. Out: the server's version, or why
+//! the server cannot be used.
 
 use std::time::Duration;
 
@@ -20,54 +20,6 @@ const OLDEST: (u32, u32) = (7, 0);
 
 /// The time between two tries to reach a server.
 const AGAIN: Duration = Duration::from_millis(500);
-
-/// Values that are smaller are never refused for their size: Redis takes no limit below a mebibyte, and what
-/// it reads together with a value may take the rest.
-pub(crate) const NEVER_TOO_LARGE: usize = (1 << 20) - SLACK;
-const SLACK: usize = 64 << 10;
-
-/// The most bytes that Redis takes in one value, as far as it tells.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct SizeLimits {
-    bulk: Option<u64>,
-    query: Option<u64>,
-}
-
-impl SizeLimits {
-    const BULK: &str = "proto-max-bulk-len";
-    const QUERY: &str = "client-query-buffer-limit";
-
-    /// Asks for the limits. The user may not be allowed to; then none is known.
-    pub(crate) async fn of(link: &Link) -> SizeLimits {
-        let ask = redis::cmd("CONFIG").arg("GET").arg(Self::BULK).arg(Self::QUERY).to_owned();
-        let reply = link.command("ask for its limits", &ask).await.ok();
-        let pairs = reply.and_then(|reply| reply::pairs(reply).ok()).unwrap_or_default();
-        let limit = |name: &str| {
-            let (_, value) = pairs.iter().find(|(known, _)| known == name.as_bytes())?;
-            std::str::from_utf8(value).ok()?.parse().ok()
-        };
-        SizeLimits { bulk: limit(Self::BULK), query: limit(Self::QUERY) }
-    }
-
-    /// The limit that comes first: its name, its value, and the most bytes that a value may have.
-    fn first(self) -> Option<(&'static str, u64, u64)> {
-        let bulk = self.bulk.map(|limit| (Self::BULK, limit, limit));
-        let query = self.query.map(|limit| (Self::QUERY, limit, limit.saturating_sub(SLACK as u64)));
-        bulk.into_iter().chain(query).min_by_key(|(_, _, most)| *most)
-    }
-
-    /// Why Redis refuses a value of this many bytes. None: it takes it, as far as is known.
-    pub(crate) fn refusal(self, bytes: usize) -> Option<String> {
-        let (name, limit, most) = self.first()?;
-        let is_refused = bytes as u64 > most;
-        is_refused.then(|| format!("Redis refuses a value of {bytes} bytes, its limit {name} is {limit}"))
-    }
-}
-
-/// Whether Redis may refuse a result for its size.
-pub(crate) fn is_large(result: Option<&[u8]>) -> bool {
-    result.is_some_and(|result| result.len() > NEVER_TOO_LARGE)
-}
 
 /// Why a server cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -90,11 +42,11 @@ pub(crate) enum Unusable {
     Sentinel { address: String },
 }
 
-/// Connects, checks, and reads the orders that stand, again and again for this long while the server cannot
-/// be reached or is not ready. Returns the version as [`check`] does, and the orders.
+/// Connects, checks, and reads the orders that stand. Tries again until `patience` is over while the server
+/// cannot be reached or is not ready. Returns the version as [`check`] does, and the orders.
 pub(crate) async fn wait_for(link: &Link, patience: Duration) -> Result<(String, Orders), Unusable> {
     let end = Instant::now() + patience;
-    let mut is_told = false;
+    let mut has_warned = false;
     loop {
         // A host writes, so a Redis that refuses writes cannot be used yet.
         let checked = async {
@@ -114,22 +66,22 @@ pub(crate) async fn wait_for(link: &Link, patience: Duration) -> Result<(String,
         if left.is_zero() {
             return Err(error.into());
         }
-        if !is_told {
+        if !has_warned {
             tracing::warn!(
                 redis = link.address(),
                 seconds = patience.as_secs(),
                 error = chain(&error),
                 "Redis cannot be used yet; the host waits for it (redis.wait)"
             );
-            is_told = true;
+            has_warned = true;
         }
         sleep(AGAIN.min(left)).await;
     }
 }
 
-/// Connects, and checks the version and the mode. A server that refuses writes can be used, too, and a
-/// cluster of which some nodes do not answer. Returns the version, or an empty text if the server does not
-/// tell it.
+/// Connects, and checks the version and the mode. A server that refuses writes can be used, and so can a
+/// cluster some of whose nodes do not answer. Returns the version, or an empty text if the server does not
+/// tell its version.
 pub(crate) async fn check(link: &Link) -> Result<String, Unusable> {
     let nodes = link.at_each_node().await.map_err(|error| unusable(link, error))?;
     let (mut versions, mut away) = (Vec::new(), None);
@@ -157,14 +109,15 @@ async fn check_node(link: &Link, node: &Link) -> Result<String, Unusable> {
 }
 
 fn unusable(link: &Link, error: QueueError) -> Unusable {
-    match error.is_no_cluster() {
-        true => Unusable::NoCluster { address: link.address().to_owned() },
-        false => Unusable::Redis(error),
+    if error.is_no_cluster() {
+        Unusable::NoCluster { address: link.address().to_owned() }
+    } else {
+        Unusable::Redis(error)
     }
 }
 
-/// Reads the section `server` of INFO. Valkey has names of its own for some fields, and says besides which
-/// version of Redis it is like.
+/// Reads the section `server` of INFO, and returns the version in it. Valkey has names of its own for some
+/// fields, and `redis_version` is the version of Redis with which it is compatible.
 fn judge(info: &str, address: &str, in_cluster: bool) -> Result<String, Unusable> {
     let field = |name: &str| {
         let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -179,14 +132,14 @@ fn judge(info: &str, address: &str, in_cluster: bool) -> Result<String, Unusable
         return Err(Unusable::Sentinel { address: address() });
     }
     let version = field("redis_version");
-    match (parse(&version), field("valkey_version")) {
+    match (major_and_minor(&version), field("valkey_version")) {
         (Some(found), _) if found < OLDEST => Err(Unusable::TooOld { address: address(), version }),
         (_, valkey) if !valkey.is_empty() => Ok(format!("Valkey {valkey}")),
         _ => Ok(version),
     }
 }
 
-fn parse(version: &str) -> Option<(u32, u32)> {
+fn major_and_minor(version: &str) -> Option<(u32, u32)> {
     let mut parts = version.split('.').map(str::parse);
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
@@ -196,24 +149,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_that_comes_first_refuses_a_value() {
-        let limits = |bulk, query| SizeLimits { bulk, query };
-        let most = 1 << 20;
-        assert_eq!(limits(Some(most), Some(1 << 30)).refusal(1 << 20), None);
-        let refused = limits(Some(most), Some(1 << 30)).refusal((1 << 20) + 1);
-        let why = "Redis refuses a value of 1048577 bytes, its limit proto-max-bulk-len is 1048576";
-        assert_eq!(refused.as_deref(), Some(why));
-        let refused = limits(Some(1 << 29), Some(most));
-        assert_eq!(refused.refusal(NEVER_TOO_LARGE), None);
-        let why = "Redis refuses a value of 983041 bytes, its limit client-query-buffer-limit is 1048576";
-        assert_eq!(refused.refusal(NEVER_TOO_LARGE + 1).as_deref(), Some(why));
-        assert_eq!(limits(None, None).refusal(usize::MAX), None, "nothing is known");
-    }
-
-    #[test]
     fn servers_tell_what_they_are() {
         let judged = |info: &str| judge(info, "a:1", false).map_err(|error| error.to_string());
         assert_eq!(judged("redis_version:7.0.15\r\nredis_mode:standalone\r\n").as_deref(), Ok("7.0.15"));
+        assert_eq!(judged("redis_version:10.1.0\r\n").as_deref(), Ok("10.1.0"), "versions are numbers");
+        assert_eq!(judged("redis_version:unstable\r\n").as_deref(), Ok("unstable"));
         let valkey = "redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2\r\nserver_mode:";
         assert_eq!(judged(&format!("{valkey}standalone\r\n")).as_deref(), Ok("Valkey 9.1.2"));
         for refused in [
@@ -222,21 +162,12 @@ mod tests {
             ("redis_version:7.0.15\r\nredis_mode:sentinel\r\n".to_owned(), "a:1 is a Sentinel"),
             (format!("{valkey}sentinel\r\n"), "a:1 is a Sentinel"),
             ("redis_version:6.2.5\r\n".to_owned(), "version 6.2.5; tqhost needs"),
+            ("redis_version:6.10.1\r\n".to_owned(), "version 6.10.1; tqhost needs"),
         ] {
             let error = judged(&refused.0).expect_err("refused");
             assert!(error.contains(refused.1), "{error}");
         }
         let node = "redis_version:7.0.15\r\nredis_mode:cluster\r\n";
         assert_eq!(judge(node, "a:1", true).map_err(|error| error.to_string()).as_deref(), Ok("7.0.15"));
-    }
-
-    #[test]
-    fn versions_compare_as_numbers() {
-        assert!(
-            parse("6.2.14") < Some(OLDEST)
-                && parse("7.0.15") >= Some(OLDEST)
-                && parse("10.1.0") > Some(OLDEST)
-        );
-        assert_eq!(parse("unstable"), None);
     }
 }

@@ -1,7 +1,7 @@
 //! The servers of Redis as the configuration names them.
 //!
-//! In: urls, and who the host is. Out: a [`Redis`], which connects to nothing yet. Not here: connections
-//! (`link`).
+//! In: urls, and the host's login. Out: a [`Redis`], which has not connected yet. Not here: connections
+//! (`connections`), calls (`link`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,7 +32,7 @@ impl Redis {
         Redis::open_as(url, &RedisLogin::default())
     }
 
-    /// Like [`Redis::open`], as this user and with these certificates.
+    /// Like [`Redis::open`], with this user and these certificates.
     pub(crate) fn open_as(url: &str, login: &RedisLogin) -> QueueResult<Redis> {
         let address: Arc<str> = without_password(url).into();
         let endpoint = endpoint(url, login)?;
@@ -40,7 +40,7 @@ impl Redis {
         Ok(Redis::of(Nodes::Single(Node::only(endpoint, address.clone())), address, database))
     }
 
-    /// A cluster, by the urls of some of its nodes, of which there must be one.
+    /// A cluster, by the urls of some of its nodes: at least one.
     pub(crate) fn open_cluster<'u>(
         urls: impl Iterator<Item = &'u str> + Clone,
         login: &RedisLogin,

@@ -1,33 +1,36 @@
-//! Sessions of browsers, as all hosts know them: the key that signs them, and those that a logout ended.
+//! Sessions of browsers, as all hosts know them: the key that signs sessions, and the sessions that ended by
+//! a logout.
 //!
-//! In: texts. Out: texts. Both work on a full Redis. Not here: what is signed, and how
+//! In: texts. Out: texts. All of this works on a full Redis, too. Not here: what is signed, and how
 //! (`dashboard::session`).
 
 use std::time::Duration;
 
-use super::error::{QueueError, QueueResult};
+use super::error::QueueResult;
 use super::keys;
 use super::link::Link;
 use super::reply;
 use crate::clock::ms;
 
-/// The most ended sessions of a token that are kept: those that would have lasted longest. Only somebody with
-/// the token itself can make another one forgotten.
+/// The most ended sessions of a token that are kept: the ones that would have lasted longest. Only a user
+/// with the token itself can end so many that an earlier one is forgotten.
 const MAX_ENDED: i64 = 1000;
 
-/// The key of all hosts. Where there is none, it is `candidate` from now on.
+/// The key of all hosts. If there is none yet, `candidate` becomes the key.
 pub(crate) async fn key(link: &Link, candidate: &str) -> QueueResult<String> {
     const WHAT: &str = "get the key of sessions";
-    let shaped = |found| reply::optional(found).map_err(|_| QueueError::unexpected(WHAT, link.address()));
-    if let Some(found) = shaped(link.command(WHAT, redis::cmd("GET").arg(keys::SESSIONS)).await?)? {
+    let get = redis::cmd("GET").arg(keys::SESSIONS).to_owned();
+    if let Some(found) = link.read(WHAT, &get, reply::optional).await? {
         return Ok(found);
     }
-    // Another host may be as quick: one of the two candidates becomes the key.
+    // Another host may set its candidate at the same time: NX lets the first one win.
     let set = redis::cmd("SET").arg(keys::SESSIONS).arg(candidate).arg("NX").arg("GET").to_owned();
-    Ok(shaped(link.write(WHAT, &set).await?)?.unwrap_or_else(|| candidate.to_owned()))
+    let found = link.shaped(WHAT, reply::optional(link.write(WHAT, &set).await?))?;
+    Ok(found.unwrap_or_else(|| candidate.to_owned()))
 }
 
-/// Ends a session of this token on all hosts, until it would have ended by itself.
+/// Ends a session of this token on all hosts. `until_ms`: when the session would have ended by itself.
+/// `longest`: how long sessions last at most.
 pub(crate) async fn end(
     link: &Link,
     token: &str,

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::Value;
 
 use super::attempts::AttemptRecord;
 use super::codec::{self, RawFields, StreamEntry};
@@ -18,8 +18,8 @@ use super::handle::{Queue, millis};
 use super::kept::{self, MOST_KEPT};
 use super::reason::Reason;
 use super::reply;
-use super::script::{self, Part, ScriptCall};
-use super::server::is_large;
+use super::script::{self, Part, ScriptCall, words};
+use super::size::{NEVER_TOO_LARGE, SizeLimits, is_large};
 use super::status::{Status, TaskName};
 use crate::config::QueueRules;
 use crate::effects::{Effects, FIXED_BYTES, StateChange};
@@ -27,16 +27,16 @@ use crate::field::Field;
 use crate::task::{FailureKind, Task};
 use crate::telemetry::{TRACEPARENT, TraceContext};
 
-/// The most values that one attempt may set to be settled in the short form. One MSET takes those of a whole
+/// The most values of the state that an attempt in the short form sets. One MSET sets the values of a whole
 /// call, and Lua passes at most 7,000 arguments to it.
-const MAX_SET_TOGETHER: usize = 8;
+const MAX_VALUES_SET: usize = 8;
 
 /// How an attempt is settled. `worker::settle` decides it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Settlement {
     /// COMPLETED, with the result and the effects.
     Complete { result: Option<Vec<u8>>, effects: Option<Box<Effects>> },
-    /// The task comes back after `delay`; without one, it goes to the end of the stream at once.
+    /// The task goes back to the end of the stream, after `delay`.
     Park { delay: Duration, from: DelayStart, next_attempt: u32, deferrals: u32, error: String },
     /// The task is dead.
     Bury { reason: Reason, error: String },
@@ -53,7 +53,7 @@ pub enum DelayStart {
 #[derive(Debug, Clone)]
 pub enum EndingSubject {
     Task(Box<Task>),
-    /// An entry that could not be decoded. It can only be buried.
+    /// An entry that could not be decoded. It is always buried.
     Malformed(StreamEntry),
 }
 
@@ -72,7 +72,7 @@ impl EndingSubject {
         }
     }
 
-    /// The size of its fields. Each counts as much as one of effects.
+    /// The approximate size of its fields in bytes.
     fn bytes(&self) -> usize {
         let (fields, bytes) = match self {
             EndingSubject::Task(task) => (task.fields.len(), task.fields.iter().map(Field::bytes).sum()),
@@ -82,29 +82,29 @@ impl EndingSubject {
     }
 }
 
-/// The end of one attempt, with all that its script needs.
+/// The end of one attempt, with all that `settle.lua` needs to settle it.
 #[derive(Debug, Clone)]
 pub struct Ending {
     subject: EndingSubject,
     settlement: Settlement,
     /// The plugin and version that ran the attempt: `name@digest`.
     plugin: Arc<str>,
-    /// How long it ran; none when it did not.
+    /// How long the attempt ran. None: it did not run.
     ran: Option<Duration>,
-    /// Whether the task may have a status already. A task whose id is that of its entry has none before it is
-    /// begun or parked.
+    /// Whether the task may have a status already. A task whose id is that of its entry has no status before
+    /// it is begun or parked.
     is_known: bool,
+    /// The task's idempotency key.
     key: Option<Vec<u8>>,
-    /// Kept if the task comes back or dies, as the record of a failed attempt.
+    /// Kept as a failed attempt if the task comes back or dies.
     record: Option<Box<AttemptRecord>>,
-    /// The bytes of the task's fields, if they are not kept here, but its script tells them to another queue.
-    told_bytes: usize,
-    /// Whether its task keeps the fields when it completes, and how large they are.
-    keeps: Option<usize>,
+    /// The size of the task's fields if they are left out here, and the script reads them from the entry.
+    fields_in_entry: usize,
+    /// The size of the fields that stay in the status of the completed task. None: its queue keeps none.
+    kept_bytes: Option<usize>,
 }
 
 impl Ending {
-    /// `key` is the task's idempotency key.
     pub fn new(
         subject: EndingSubject,
         settlement: Settlement,
@@ -113,25 +113,27 @@ impl Ending {
         is_known: bool,
         key: Option<Vec<u8>>,
     ) -> Ending {
-        Ending { subject, settlement, plugin, ran, is_known, key, record: None, told_bytes: 0, keeps: None }
+        let (record, fields_in_entry, kept_bytes) = (None, 0, None);
+        Ending { subject, settlement, plugin, ran, is_known, key, record, fields_in_entry, kept_bytes }
     }
 
-    /// Leaves out what its end does not need in a queue with these rules. A completed task needs its fields
-    /// here only if it keeps them, or if Redis may refuse its effects or its result.
-    pub(crate) fn under(mut self, rules: &QueueRules) -> Ending {
+    /// Leaves out the fields of a completed task if nothing needs them here, in a queue with these rules.
+    /// They are needed if the task keeps them, or if it may have to fail because Redis refuses its effects or
+    /// its result.
+    pub(crate) fn without_spare_fields(mut self, rules: &QueueRules) -> Ending {
         let all = self.subject.bytes();
         let EndingSubject::Task(task) = &mut self.subject else { return self };
         let bytes = task.fields.iter().map(Field::bytes).sum();
-        self.keeps = rules.keeps_fields().then_some(bytes);
-        if self.keeps.is_some_and(|bytes| bytes <= MOST_KEPT) {
+        self.kept_bytes = rules.keeps_fields().then_some(bytes);
+        if self.kept_bytes.is_some_and(|bytes| bytes <= MOST_KEPT) {
             return self;
         }
         if let Settlement::Complete { result, effects: None } = &self.settlement
             && !is_large(result.as_deref())
         {
             task.fields = Vec::new();
-            // Its script tells them to another queue.
-            self.told_bytes = if self.keeps.is_some() || rules.on_end.completed.is_some() { all } else { 0 };
+            let are_read = self.kept_bytes.is_some() || rules.on_end.completed.is_some();
+            self.fields_in_entry = if are_read { all } else { 0 };
         }
         self
     }
@@ -141,12 +143,12 @@ impl Ending {
         Ending { record, ..self }
     }
 
-    /// The task may have a status by now: another host may have taken it over, and begun it.
+    /// Notes that the task may have a status by now: another host may have taken it over, and begun it.
     pub fn may_be_known(&mut self) {
         self.is_known = true;
     }
 
-    /// Settles the attempt in another way, because Redis refuses what it would write (`kind`).
+    /// Changes how the attempt is settled, because Redis refuses what it would write (`kind`).
     pub fn settle_as(&mut self, settlement: Settlement, kind: FailureKind) {
         self.settlement = settlement;
         if let Some(record) = &mut self.record {
@@ -154,7 +156,7 @@ impl Ending {
         }
     }
 
-    /// The record that goes with its settlement.
+    /// The record to keep. None: the attempt has not failed.
     fn record(&self) -> Option<&AttemptRecord> {
         let is_failure = matches!(self.subject, EndingSubject::Task(_))
             && match self.settlement {
@@ -169,32 +171,37 @@ impl Ending {
     /// keeps no fields.
     fn is_plain(&self) -> bool {
         let is_first = matches!(&self.subject, EndingSubject::Task(task) if task.attempt == 1);
-        is_first && !self.is_known && self.key.is_none() && self.ran.is_some() && self.keeps.is_none()
+        is_first && !self.is_known && self.key.is_none() && self.ran.is_some() && self.kept_bytes.is_none()
     }
 
-    /// Whether its effects are only values of the state, few enough to be set with those of others.
-    fn sets_values(&self) -> bool {
-        self.effects().is_some_and(|effects| effects.only_sets_values() && effects.len() <= MAX_SET_TOGETHER)
-    }
-
-    /// Whether its script gets it in a short form, and settles it before those in the long form.
+    /// Whether `settle.lua` gets it in a short form, and settles it before the attempts in the long form.
     pub fn is_short(&self) -> bool {
-        self.form().is_plain()
+        self.form().is_short()
+    }
+
+    /// Whether it is so large that Redis may refuse it for its size. Then it has a call of its own.
+    pub(crate) fn is_large(&self) -> bool {
+        self.bytes() > NEVER_TOO_LARGE
+    }
+
+    /// Whether the attempt has completed its task, and can still be settled as a failed one.
+    pub(crate) fn may_fail(&self) -> bool {
+        let Settlement::Complete { result, effects } = &self.settlement else { return false };
+        effects.is_some() || is_large(result.as_deref())
     }
 
     fn form(&self) -> AttemptForm {
-        match &self.settlement {
-            Settlement::Complete { effects: Some(_), result } if self.is_plain() && self.sets_values() => {
-                if result.is_none() {
-                    AttemptForm::Setter
-                } else {
-                    AttemptForm::SetterWithResult
-                }
-            }
-            Settlement::Complete { effects: Some(_), .. } => AttemptForm::Other,
-            Settlement::Complete { result: None, .. } if self.is_plain() => AttemptForm::Plain,
-            Settlement::Complete { result: Some(_), .. } if self.is_plain() => AttemptForm::PlainWithResult,
-            _ => AttemptForm::Other,
+        let Settlement::Complete { result, effects } = &self.settlement else { return AttemptForm::Long };
+        let only_sets_values =
+            |effects: &Effects| effects.only_sets_values() && effects.len() <= MAX_VALUES_SET;
+        if !self.is_plain() || !effects.as_deref().is_none_or(only_sets_values) {
+            return AttemptForm::Long;
+        }
+        match (effects, result) {
+            (None, None) => AttemptForm::Bare,
+            (None, Some(_)) => AttemptForm::BareWithResult,
+            (Some(_), None) => AttemptForm::Setter,
+            (Some(_), Some(_)) => AttemptForm::SetterWithResult,
         }
     }
 
@@ -231,33 +238,47 @@ impl Ending {
         &self.subject
     }
 
-    /// The first digits of the digest of the version that ran it. None: it did not run.
+    /// The first digits of the digest of the version that ran the attempt. None: it did not run.
     pub(crate) fn version(&self) -> Option<&str> {
         self.ran.and_then(|_| self.plugin.rsplit_once('@')).map(|(_, digest)| digest)
     }
 
-    /// The approximate size in bytes of the task and its result, which are kept until this is settled, or
-    /// which the script reads.
+    /// The approximate size in bytes of what is kept here until this is settled, and of what the script
+    /// reads.
     pub fn bytes(&self) -> usize {
         self.subject.bytes()
-            + self.told_bytes
+            + self.fields_in_entry
             + self.result().map_or(0, Vec::len)
             + self.effects().map_or(0, Effects::bytes)
             + self.record.as_ref().map_or(0, |record| record.last_lines.len())
     }
 }
 
-/// The form in which the script receives an attempt.
+/// The form in which `settle.lua` receives an attempt. The attempts of a call are in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum AttemptForm {
-    /// Completed by its first attempt, with no status before. These come first, in a short form. Those of one
-    /// call have one plugin.
-    Plain,
-    PlainWithResult,
-    /// Plain, and it sets values of the state.
+    /// A short form: a plain attempt that has completed its task, without effects and without a result.
+    Bare,
+    BareWithResult,
+    /// A short form: the effects of a plain attempt are only values of the state.
     Setter,
     SetterWithResult,
-    Other,
+    /// Any attempt, with all that may be needed.
+    Long,
+}
+
+impl AttemptForm {
+    /// The short forms, each with the argument that has the number of attempts in this form.
+    const SHORT: [(AttemptForm, &str); 4] = [
+        (AttemptForm::Bare, "without"),
+        (AttemptForm::BareWithResult, "with"),
+        (AttemptForm::Setter, "set_without"),
+        (AttemptForm::SetterWithResult, "set_with"),
+    ];
+
+    fn is_short(self) -> bool {
+        self != AttemptForm::Long
+    }
 }
 
 /// Names one call of [`Queue::settle`]. The calls of one consumer in one lane follow each other, and their
@@ -283,30 +304,35 @@ pub enum Settled {
     Unfinished,
 }
 
-/// Attempts in the form and the order in which one call names them.
-struct Arranged<'e> {
-    /// The plugin of the plain ones.
-    plugin: &'e str,
-    /// The form of each, in the order of the batch.
-    forms: Vec<AttemptForm>,
-    /// Their places in the batch, in the order of the call.
-    order: Vec<usize>,
+/// The attempts of one call, in their order, each with its form.
+type Arranged<'e> = Vec<(AttemptForm, &'e Ending)>;
+
+/// Puts the attempts of a call in order. Also returns the plugin of those in a short form: they have one
+/// plugin in common, and an attempt on another plugin gets the long form.
+fn arranged<'e>(batch: &[&'e Ending]) -> (&'e str, Arranged<'e>) {
+    let mut attempts: Arranged<'e> = batch.iter().map(|ending| (ending.form(), *ending)).collect();
+    let first = attempts.iter().find(|(form, _)| form.is_short());
+    let plugin: &'e str = first.map_or("", |(_, ending)| &ending.plugin);
+    for (form, ending) in &mut attempts {
+        if ending.plugin.as_ref() != plugin {
+            *form = AttemptForm::Long;
+        }
+    }
+    attempts.sort_by_key(|(form, _)| *form);
+    (plugin, attempts)
 }
 
-impl<'e> Arranged<'e> {
-    fn new(batch: &[&'e Ending]) -> Arranged<'e> {
-        // The script takes plain ones first.
-        let plugin = batch.iter().find(|ending| ending.form().is_plain());
-        let plugin: &str = plugin.map_or("", |ending| &ending.plugin);
-        let form = |ending: &&Ending| match ending.form() {
-            form if !form.is_plain() || ending.plugin.as_ref() == plugin => form,
-            _ => AttemptForm::Other,
-        };
-        let forms: Vec<AttemptForm> = batch.iter().map(form).collect();
-        let mut order: Vec<usize> = (0..batch.len()).collect();
-        order.sort_by_key(|n| forms[*n]);
-        Arranged { plugin, forms, order }
-    }
+/// Adds attempts in a short form, under these names.
+fn with_short(
+    call: ScriptCall,
+    [entries, enqueued_at, ran, results]: [&'static str; 4],
+    attempts: &[(AttemptForm, &Ending)],
+) -> ScriptCall {
+    let endings = || attempts.iter().map(|(_, ending)| *ending);
+    call.arg(entries, endings().map(|ending| ending.subject.entry()).collect::<Vec<_>>())
+        .arg(enqueued_at, endings().map(Ending::enqueued_at_ms).collect::<Vec<_>>())
+        .arg(ran, endings().filter_map(Ending::ran_ms).collect::<Vec<_>>())
+        .arg(results, endings().filter_map(Ending::result).collect::<Vec<_>>())
 }
 
 /// The result of each attempt of a call.
@@ -316,14 +342,14 @@ const WHAT: &str = "settle";
 
 impl Queue {
     /// Settles attempts in one call. Each succeeds or fails alone. The outer error means that the outcome is
-    /// unknown. The same call may then be repeated, also when more is known of its attempts by then.
+    /// unknown. The same call may then be repeated, also after [`Ending::may_be_known`].
     pub async fn settle(&self, consumer: &str, call: SettleCall, batch: &[&Ending]) -> QueueResult<Replies> {
         let replies = self.replies(self.settle_call(consumer, call, batch), batch).await?;
         replies.ok_or_else(|| QueueError::unexpected(WHAT, self.link.address()))
     }
 
-    /// Asks for the results of a call whose reply was lost. None: Redis has not carried it out, and never
-    /// will. Then its attempts may be sent with a higher number.
+    /// Asks for the results of a call whose reply was lost. None: Redis has not carried out the call, and
+    /// never will. Then its attempts may be settled by a call with a higher number.
     pub async fn settled_before(
         &self,
         consumer: &str,
@@ -342,12 +368,12 @@ impl Queue {
         if reply == Value::Nil {
             return Ok(None);
         }
-        let named = |item| {
+        let named = reply::each(reply, |item| {
             let [entry, result] = reply::tuple(item)?;
             Ok((reply::text(entry)?, result))
-        };
-        let named = reply::array(reply).and_then(|items| items.into_iter().map(named).collect());
-        let mut named: HashMap<String, Value> = self.shaped(WHAT, named)?;
+        });
+        let mut named: HashMap<String, Value> = self.shaped(WHAT, named)?.into_iter().collect();
+        // The reply leaves out attempts that were carried out.
         let result = |ending: &&Ending| match named.remove(ending.subject.entry()) {
             None => Ok(Settled::Done),
             Some(Value::Int(2)) => Ok(Settled::Duplicate),
@@ -361,47 +387,50 @@ impl Queue {
         Ok(Some(batch.iter().map(result).collect()))
     }
 
-    /// The call of the script that settles one attempt.
-    pub(super) fn settle_one(&self, consumer: &str, ending: &Ending) -> Cmd {
-        let call = SettleCall { lane: 0, number: 0 };
-        self.settle_call(consumer, call, &[ending]).command(self.link.form())
+    /// Why Redis would refuse to settle this attempt, whatever else is in the call: a value is larger than
+    /// its limits. None: Redis takes it, as far as Redis tells its limits.
+    pub(crate) async fn oversize(&self, consumer: &str, ending: &Ending) -> Option<String> {
+        if !ending.is_large() {
+            return None;
+        }
+        let call = self.settle_call(consumer, SettleCall { lane: 0, number: 0 }, &[ending]);
+        let largest = words(&call.command(self.link.form())).map(<[u8]>::len).max().unwrap_or_default();
+        SizeLimits::of(&self.link).await.refusal(largest)
     }
 
-    /// The call of the script.
-    fn settle_call(&self, consumer: &str, call: SettleCall, batch: &[&Ending]) -> ScriptCall {
-        let Arranged { plugin, forms, order } = Arranged::new(batch);
-        let keys = &self.keys;
-        let (plain, others) = order.split_at(order.partition_point(|n| forms[*n].is_plain()));
-        let (bare, setters) = plain.split_at(plain.partition_point(|n| !forms[*n].sets_values()));
-        let values: Vec<(String, &Vec<u8>)> = setters.iter().flat_map(|n| self.values(batch[*n])).collect();
-        let mut to = self
+    fn settle_call(&self, consumer: &str, number: SettleCall, batch: &[&Ending]) -> ScriptCall {
+        let (plugin, attempts) = arranged(batch);
+        let (short, long) = attempts.split_at(attempts.partition_point(|(form, _)| form.is_short()));
+        let (bare, setters) = short.split_at(short.partition_point(|(form, _)| *form < AttemptForm::Setter));
+        let values: Vec<_> = setters.iter().flat_map(|(_, ending)| self.values(ending)).collect();
+        let SettleCall { lane, number } = number;
+        let mut call = self
             .call(&script::SETTLE)
-            .key("replies", keys.settled(consumer, call.lane))
+            .key("replies", self.keys.settled(consumer, lane))
             .arg("consumer", consumer)
-            .arg("number", call.number);
-        to = plain.iter().fold(to, |to, n| to.key("statuses", keys.task(&batch[*n].subject.id())));
-        to = values.iter().fold(to, |to, (key, _)| to.key("value_keys", key));
-        for (form, count) in AttemptForm::PLAIN {
-            to = to.arg(count, forms.iter().filter(|of| **of == form).count());
+            .arg("number", number);
+        for (_, ending) in short {
+            call = call.key("statuses", self.keys.task(&ending.subject.id()));
         }
-        to = to.arg("values", values.len()).arg("plugin", plugin);
-        let setter_names = ["set_entries", "set_enqueued_at", "set_ran", "set_results"];
-        for (block, names) in [(bare, ["entries", "enqueued_at", "ran", "results"]), (setters, setter_names)]
-        {
-            let block = || block.iter().map(|n| batch[*n]);
-            let [entries, enqueued_at, ran, results] = names;
-            to = to
-                .arg(entries, block().map(|ending| ending.subject.entry()).collect::<Vec<_>>())
-                .arg(enqueued_at, block().map(Ending::enqueued_at_ms).collect::<Vec<_>>())
-                .arg(ran, block().filter_map(Ending::ran_ms).collect::<Vec<_>>())
-                .arg(results, block().filter_map(Ending::result).collect::<Vec<_>>());
+        for (key, _) in &values {
+            call = call.key("value_keys", key);
         }
-        to = to.arg("set_counts", setters.iter().map(|n| self.values(batch[*n]).count()).collect::<Vec<_>>());
-        to = to.arg("set_values", values.iter().map(|(_, value)| *value).collect::<Vec<_>>());
-        others.iter().fold(to, |to, n| to.part("attempts", &self.attempt(consumer, batch[*n])))
+        for (form, name) in AttemptForm::SHORT {
+            call = call.arg(name, short.iter().filter(|(known, _)| *known == form).count());
+        }
+        call = call.arg("values", values.len()).arg("plugin", plugin);
+        call = with_short(call, ["entries", "enqueued_at", "ran", "results"], bare);
+        call = with_short(call, ["set_entries", "set_enqueued_at", "set_ran", "set_results"], setters);
+        let counts = setters.iter().map(|(_, ending)| self.values(ending).count());
+        call = call.arg("set_counts", counts.collect::<Vec<_>>());
+        call = call.arg("set_values", values.iter().map(|(_, value)| *value).collect::<Vec<_>>());
+        for (_, ending) in long {
+            call = call.part("attempts", &self.attempt(consumer, ending));
+        }
+        call
     }
 
-    /// The keys and values of the state that a plain attempt sets.
+    /// The keys and values of the state that an attempt sets.
     fn values<'e>(&self, ending: &'e Ending) -> impl Iterator<Item = (String, &'e Vec<u8>)> {
         let state = ending.effects().into_iter().flat_map(Effects::state);
         state.filter_map(|(key, change)| match change {
@@ -410,7 +439,7 @@ impl Queue {
         })
     }
 
-    /// An attempt that is not plain.
+    /// An attempt in the long form.
     fn attempt(&self, consumer: &str, ending: &Ending) -> Part {
         let (end, fields) = self.end_of(consumer, ending);
         let (subject, id) = (&ending.subject, ending.subject.id());
@@ -448,7 +477,7 @@ impl Queue {
         attempt.arg("has_record", 1).part("record", &failure)
     }
 
-    /// How an attempt that is not plain ends, with the fields that its script needs.
+    /// How an attempt in the long form ends, with the fields that `settle.lua` needs.
     fn end_of<'e>(&self, consumer: &str, ending: &'e Ending) -> (ScriptEnd<'e>, RawFields) {
         match (&ending.settlement, &ending.subject) {
             (Settlement::Complete { result, effects }, EndingSubject::Task(task)) => {
@@ -468,7 +497,7 @@ impl Queue {
                 (end, fields)
             }
             (settlement, subject) => {
-                // An entry that is not a task can only be buried.
+                // An entry that could not be decoded is always buried.
                 let (reason, error) = match settlement {
                     Settlement::Bury { reason, error } => (*reason, error.as_str()),
                     _ => (Reason::Malformed, "not a task"),
@@ -495,7 +524,7 @@ impl Queue {
         }
     }
 
-    /// The fields of the status of a completed task, beside those that each task has.
+    /// The fields of the status of a completed task, beside those of every status.
     fn completed_fields(
         &self,
         ending: &Ending,
@@ -508,7 +537,7 @@ impl Queue {
         let flows = flows.map(|flows| codec::raw("flows", &flows));
         let sent = effects.and_then(|effects| TaskName::sent(effects.tasks()));
         let sent = sent.map(|sent| codec::raw("sent", &sent));
-        let kept = ending.keeps.map(|bytes| match bytes {
+        let kept = ending.kept_bytes.map(|bytes| match bytes {
             0..=MOST_KEPT => codec::raw("fields", &kept::write(&task.fields)),
             bytes => codec::raw("fields_bytes", &bytes),
         });
@@ -523,7 +552,7 @@ impl Queue {
     }
 }
 
-/// How an attempt ends in its script.
+/// How an attempt in the long form ends, as `settle.lua` takes it.
 struct ScriptEnd<'e> {
     how: Status,
     attempt: u32,
@@ -536,23 +565,5 @@ struct ScriptEnd<'e> {
 impl<'e> ScriptEnd<'e> {
     fn new(how: Status, attempt: u32, error: &'e str) -> ScriptEnd<'e> {
         ScriptEnd { how, attempt, error, from: None, delay: Duration::ZERO }
-    }
-}
-
-impl AttemptForm {
-    /// The plain ones, in the order of a call, each with the name of their number.
-    const PLAIN: [(AttemptForm, &str); 4] = [
-        (AttemptForm::Plain, "without"),
-        (AttemptForm::PlainWithResult, "with"),
-        (AttemptForm::Setter, "set_without"),
-        (AttemptForm::SetterWithResult, "set_with"),
-    ];
-
-    fn is_plain(self) -> bool {
-        self != AttemptForm::Other
-    }
-
-    fn sets_values(self) -> bool {
-        matches!(self, AttemptForm::Setter | AttemptForm::SetterWithResult)
     }
 }

@@ -1,10 +1,12 @@
-//! Where a stream and its groups stand: what was added, what is there, what each group was given.
+//! The state of a stream and its groups: the entries that were added, that are there, and that each group was
+//! given.
 //!
 //! In: a queue. Out: a [`StreamStand`], and how many entries were trimmed before the group read them.
 //!
-//! Redis counts the entries that were ever added to a stream, and those that a group has read. Where all
-//! unread entries are there, or none is unread, the difference is what a producer's MAXLEN or MINID took away
-//! unread. Trimming is not deletion by XDEL: Redis notes the highest id of the latter.
+//! Redis counts the entries that were ever added to a stream, and those that a group has read. If all unread
+//! entries are still there, or none is unread, these numbers tell how many unread entries a producer's MAXLEN
+//! or MINID has removed. Entries that were deleted by XDEL are no trimmed entries: Redis notes the highest id
+//! of a deleted entry.
 //!
 //! Not here: when to look (`worker::census`, `doctor::adopt`).
 
@@ -13,13 +15,13 @@ use tokio::time::Instant;
 
 use super::error::QueueResult;
 use super::handle::Queue;
-use super::reply::{self, Shaped, optional};
+use super::reply::{self, Shaped, UnexpectedShape};
 use super::script;
 
 /// An entry's id as two numbers, which compare as Redis compares them.
 pub(crate) type EntryNumber = (u64, u64);
 
-/// Where a stream stands, at one moment.
+/// The state of a stream at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct StreamStand {
     pub length: u64,
@@ -30,17 +32,18 @@ pub(crate) struct StreamStand {
     pub last: EntryNumber,
     /// The highest id that was deleted by XDEL.
     pub max_deleted: EntryNumber,
-    /// The last entry that the queue's group was given before tqhost came, as a host or `adopt` noted it.
+    /// The last entry that the queue's group was given before a host first used it, as a host or `adopt`
+    /// noted.
     pub noted: Option<String>,
     /// The queue's group.
     pub group: Option<GroupStand>,
     /// The other groups.
     pub others: Vec<GroupStand>,
-    /// The address of the server that said so, as far as is known, and since when it has been in charge.
+    /// The address of the server, as far as is known, and the time since which it has been in charge.
     pub server: Option<(String, Option<Instant>)>,
 }
 
-/// Where a group stands.
+/// The state of a group.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct GroupStand {
     pub name: String,
@@ -48,7 +51,7 @@ pub(crate) struct GroupStand {
     /// Entries given to it so far. None: Redis cannot tell.
     pub read: Option<u64>,
     pub pending: u64,
-    /// An operator confirmed that tqhost may delete its entries.
+    /// Whether an operator confirmed that tqhost may delete the entries of this group.
     pub is_confirmed: bool,
 }
 
@@ -56,7 +59,7 @@ impl StreamStand {
     /// How many entries were trimmed before the queue's group read them, as far as Redis can tell now.
     pub(crate) fn trimmed_unread(&self) -> Option<u64> {
         let group = self.group.as_ref()?;
-        // Unread entries were deleted one by one.
+        // Unread entries were deleted by XDEL.
         if self.max_deleted > group.delivered {
             return None;
         }
@@ -70,14 +73,14 @@ impl StreamStand {
         Some(self.added.saturating_sub(group.read?).saturating_sub(unread))
     }
 
-    /// Somebody trims the stream: entries are missing, and none was deleted by XDEL.
+    /// Whether a producer trims the stream: entries are missing, and none was deleted by XDEL.
     pub(crate) fn is_trimmed(&self) -> bool {
         self.added > self.length && self.max_deleted == (0, 0)
     }
 }
 
 impl Queue {
-    /// None without a stream, or if its key holds something else.
+    /// The state of the queue's stream. None: there is no stream, or its key has another type.
     pub(crate) async fn stand(&self) -> QueueResult<Option<StreamStand>> {
         let reply = self.link.script(&self.call(&script::STAND)).await?;
         let stand = self.shaped("look at a stream", self.read_stand(reply))?;
@@ -85,14 +88,11 @@ impl Queue {
     }
 
     fn read_stand(&self, reply: Value) -> Shaped<Option<StreamStand>> {
-        let parts = reply::array(reply)?;
-        if parts.is_empty() {
-            return Ok(None);
-        }
-        let [about, groups] = reply::tuple(Value::Array(parts))?;
+        let mut parts = reply::array(reply)?.into_iter();
+        let Some(about) = parts.next() else { return Ok(None) };
         let [length, added, first, last, max_deleted, noted] = reply::tuple(about)?;
         let id = |value| reply::text(value).map(|text| entry_number(&text).unwrap_or_default());
-        let group = |item| {
+        let groups = reply::each(parts.next().ok_or(UnexpectedShape)?, |item| {
             let [name, delivered, read, pending, confirmed] = reply::tuple(item)?;
             Ok(GroupStand {
                 name: reply::text(name)?,
@@ -101,8 +101,7 @@ impl Queue {
                 pending: reply::count(&pending)?,
                 is_confirmed: reply::int(&confirmed)? == 1,
             })
-        };
-        let groups = reply::array(groups)?.into_iter().map(group).collect::<Shaped<Vec<_>>>()?;
+        })?;
         let (own, others) = groups.into_iter().partition::<Vec<_>, _>(|one| one.name == self.rules.group);
         Ok(Some(StreamStand {
             length: reply::count(&length)?,
@@ -110,7 +109,7 @@ impl Queue {
             first: id(first)?,
             last: id(last)?,
             max_deleted: id(max_deleted)?,
-            noted: optional(noted)?,
+            noted: reply::optional(noted)?,
             group: own.into_iter().next(),
             others,
             server: None,
@@ -118,7 +117,7 @@ impl Queue {
     }
 }
 
-/// The numbers of an id; without a sequence it is 0.
+/// The two numbers of an id. The second one is 0 if the id does not have it. None: the text is no id.
 pub(crate) fn entry_number(id: &str) -> Option<EntryNumber> {
     let (ms, sequence) = id.split_once('-').unwrap_or((id, "0"));
     Some((ms.parse().ok()?, sequence.parse().ok()?))

@@ -21,11 +21,12 @@ use crate::effects::{Flow, OutboxTask};
 const MOST_SENT: usize = 20;
 
 /// A task's status, as clients see it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, EnumString, IntoStaticStr, Serialize)]
 #[strum(serialize_all = "UPPERCASE", const_into_str)]
 #[serde(into = "&'static str")]
 pub enum Status {
     /// Queued or delayed.
+    #[default]
     Pending,
     Processing,
     Completed,
@@ -39,6 +40,7 @@ impl Status {
         matches!(self, Status::Completed | Status::Failed | Status::Cancelled)
     }
 
+    /// Reads the name of a status. None: there is no such status.
     pub(crate) fn parse(text: &[u8]) -> Option<Status> {
         std::str::from_utf8(text).ok()?.parse().ok()
     }
@@ -54,17 +56,20 @@ pub struct TaskName {
 }
 
 impl TaskName {
-    /// `QUEUE ID`.
+    /// Reads `QUEUE ID`.
     pub(super) fn read(text: &str) -> Option<TaskName> {
         let (queue, id) = text.split_once(' ')?;
         Some(TaskName { queue: queue.to_owned(), id: id.to_owned() })
     }
 
-    /// The first tasks that a handler enqueued, as a field of the status of its task: how many there are, and
-    /// a line for each. None without tasks.
+    /// The tasks that a handler enqueued, as a field of the status of its task: their number, and a line for
+    /// each of the first ones. None without tasks.
     pub(super) fn sent(tasks: &[OutboxTask]) -> Option<String> {
-        let lines = tasks.iter().take(MOST_SENT).map(|task| format!("\n{} {}", task.queue, task.id));
-        (!tasks.is_empty()).then(|| lines.fold(tasks.len().to_string(), |all, line| all + &line))
+        let mut text = tasks.len().to_string();
+        for task in tasks.iter().take(MOST_SENT) {
+            text += &format!("\n{} {}", task.queue, task.id);
+        }
+        Some(text).filter(|_| !tasks.is_empty())
     }
 
     /// Reads what [`TaskName::list`] wrote.
@@ -72,12 +77,11 @@ impl TaskName {
         text.lines().filter_map(TaskName::read).collect()
     }
 
-    /// The tasks that join these flows, as a field of the status of the task that starts them: a line for
-    /// each. None without flows.
+    /// The tasks that join these flows, as a field of the status of the task that starts the flows: a line
+    /// for each. None without flows.
     pub(super) fn list(flows: &[Flow]) -> Option<String> {
-        let lines: Vec<_> =
-            flows.iter().map(|Flow { then, .. }| format!("{} {}", then.queue, then.id)).collect();
-        (!lines.is_empty()).then(|| lines.join("\n"))
+        let line = |flow: &Flow| format!("{} {}", flow.then.queue, flow.then.id);
+        (!flows.is_empty()).then(|| flows.iter().map(line).collect::<Vec<_>>().join("\n"))
     }
 }
 
@@ -91,7 +95,7 @@ pub struct FlowProgress {
 }
 
 /// All information about a task. Times are milliseconds since the Unix epoch, by Redis's clock.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskStatus {
     pub id: String,
     pub status: Status,
@@ -109,9 +113,9 @@ pub struct TaskStatus {
     pub enqueued_at: Option<u64>,
     pub started_at: Option<u64>,
     pub finished_at: Option<u64>,
-    /// When a delayed task comes back.
+    /// When a delayed task goes back to the stream.
     pub due_at: Option<u64>,
-    /// The task with the same idempotency key. Because of it, this one did not run.
+    /// The task with the same idempotency key, because of which this one did not run.
     pub duplicate_of: Option<String>,
     /// Why its flow, or the next task of its key, was not told of its end.
     pub unfinished: Option<String>,
@@ -121,41 +125,22 @@ pub struct TaskStatus {
     pub child_of: Option<String>,
     /// The tasks that join the flows which this task started.
     pub flows: Vec<TaskName>,
-    /// How many tasks its handler enqueued, beside those of flows, and the first ones of them.
-    pub sent: (u64, Vec<TaskName>),
+    /// How many tasks its handler enqueued, without those of flows.
+    pub sent: u64,
+    /// The first tasks that its handler enqueued.
+    pub first_sent: Vec<TaskName>,
     /// Its fields, if its queue keeps those of tasks that have completed.
     pub fields: Option<KeptFields>,
 }
 
 impl TaskStatus {
     pub(crate) fn new(id: &str, status: Status) -> TaskStatus {
-        TaskStatus {
-            id: id.to_owned(),
-            status,
-            attempt: 1,
-            error: None,
-            result: None,
-            progress: None,
-            note: None,
-            plugin: None,
-            consumer: None,
-            enqueued_at: None,
-            started_at: None,
-            finished_at: None,
-            due_at: None,
-            duplicate_of: None,
-            unfinished: None,
-            flow: None,
-            child_of: None,
-            flows: Vec::new(),
-            sent: (0, Vec::new()),
-            fields: None,
-        }
+        TaskStatus { id: id.to_owned(), status, attempt: 1, ..TaskStatus::default() }
     }
 
+    /// Reads the fields of a status key. None: they are those of no status.
     pub(super) fn read(id: &str, fields: codec::RawFields) -> Option<TaskStatus> {
-        let status =
-            fields.iter().find(|(name, _)| name == b"status").and_then(|(_, value)| Status::parse(value))?;
+        let status = reply::value_of(&fields, "status").and_then(Status::parse)?;
         let mut task = TaskStatus::new(id, status);
         for (name, value) in fields {
             let text = || String::from_utf8_lossy(&value).into_owned();
@@ -178,7 +163,8 @@ impl TaskStatus {
                 b"sent" => {
                     let text = text();
                     let (count, names) = text.split_once('\n').unwrap_or_default();
-                    task.sent = (count.parse().unwrap_or(0), TaskName::read_list(names));
+                    task.sent = count.parse().unwrap_or(0);
+                    task.first_sent = TaskName::read_list(names);
                 }
                 b"flows" => task.flows = TaskName::read_list(&text()),
                 b"flow" => task.child_of = text().split_once(' ').map(|(_, flow)| flow.to_owned()),
@@ -190,7 +176,7 @@ impl TaskStatus {
 }
 
 impl Queue {
-    /// The state of the task `id`; none when it never existed, or ended so long ago that its status expired.
+    /// The state of the task `id`. None: it never existed, or its status has expired.
     ///
     /// A task from a plain producer has no status key before its first attempt. This call then looks in the
     /// stream (the first 5,000 entries, if the task has an id of its own) and among the dead letters (the
@@ -220,16 +206,16 @@ impl Queue {
 
     /// The fields of a task's status key.
     async fn kept_status(&self, id: &str) -> QueueResult<Option<TaskStatus>> {
-        let known =
-            self.link.command("read a task's status", redis::cmd("HGETALL").arg(self.keys.task(id))).await?;
-        let fields = self.shaped("read a task's status", reply::pairs(known))?;
+        let ask = redis::cmd("HGETALL").arg(self.keys.task(id)).to_owned();
+        let fields = self.link.read("read a task's status", &ask, reply::pairs).await?;
         let joins = fields.iter().any(|(name, _)| name == b"joins");
         let Some(status) = TaskStatus::read(id, fields) else { return Ok(None) };
         let flow = if joins { self.flow_progress(id).await? } else { None };
         Ok(Some(TaskStatus { flow, ..status }))
     }
 
-    /// The entry in which a task waits, or runs.
+    /// The entry of a task that waits in the stream or runs. None: it is not found within the bounds of a
+    /// search.
     pub(super) async fn find_queued(&self, id: &str) -> QueueResult<Option<codec::StreamEntry>> {
         if codec::is_entry_id(id)
             && let Some(entry) = self.range(&self.keys.stream, id, id, 1).await?.pop()
@@ -258,11 +244,8 @@ impl Queue {
         last: &str,
         count: usize,
     ) -> QueueResult<Vec<codec::StreamEntry>> {
-        let what = "read a stream";
-        let reply = self
-            .link
-            .command(what, redis::cmd("XRANGE").arg(stream).arg(first).arg(last).arg("COUNT").arg(count))
-            .await?;
-        self.shaped(what, reply::stream_entries(reply))
+        let mut range = redis::cmd("XRANGE");
+        range.arg(stream).arg(first).arg(last).arg("COUNT").arg(count);
+        self.link.read("read a stream", &range, reply::stream_entries).await
     }
 }

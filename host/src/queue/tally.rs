@@ -1,27 +1,25 @@
-//! The counts of tasks in some time: how they were settled, how long they waited and ran, how each version
-//! did, and how full their queue was.
+//! The counts of tasks in a span of time: how they were settled, how long they waited and ran, and how the
+//! attempts on each version ended. Also how full their queue was.
 //!
 //! In: counts of one host, or JSON that a host of another version may have written. Out: sums, differences,
-//! quantiles, and the same JSON. Not here: where they are kept (`minutes`), who counts (`worker::metrics`).
+//! quantiles, and the same JSON. Not here: keeping them (`minutes`), counting (`worker::metrics`).
 
 use std::array;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::iter;
 
-use serde::de::{MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use strum::{EnumCount as _, VariantArray as _};
 
 use super::census::Census;
 use super::handle::millis;
 use crate::task::{AttemptEnd, SettledAs};
 
-/// The versions that are counted in one step of a history.
+/// The most versions that are counted in one step of a history.
 pub(crate) const MAX_VERSIONS: usize = 8;
 
-/// Upper bounds, in seconds, of the buckets for running and for waiting times. Each includes its bound. One
-/// more bucket takes what is longer.
+/// Upper bounds, in seconds, of the buckets for running and for waiting times. A bucket includes its bound.
+/// One more bucket has all longer times.
 pub(crate) const BOUNDS: [f64; 22] = [
     0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
     600.0, 1800.0, 3600.0, 21_600.0, 86_400.0,
@@ -40,7 +38,7 @@ pub(crate) struct Tally {
     pub waited: TimeBuckets,
     /// How long attempts ran.
     pub ran: TimeBuckets,
-    /// By `name@digest`, with the first digits.
+    /// By `name@digest`, with the first digits of the digest.
     pub versions: BTreeMap<String, VersionTally>,
 }
 
@@ -60,10 +58,10 @@ impl VersionTally {
         self.ran_us = self.ran_us.saturating_add(other.ran_us);
     }
 
-    /// The counts since `before`; all of them, if they have begun anew since then.
+    /// The counts since `before`. If a count is smaller now, counting has begun anew, and all counts are new.
     fn since(&self, before: &VersionTally) -> VersionTally {
-        let is_new = self.ends.iter().zip(before.ends).any(|(now, before)| *now < before);
-        if is_new {
+        let began_anew = self.ends.iter().zip(before.ends).any(|(now, before)| *now < before);
+        if began_anew {
             return self.clone();
         }
         VersionTally {
@@ -82,12 +80,12 @@ pub(crate) struct Depth {
     /// Waiting for the turn of their key.
     pub held: u64,
     pub dead: u64,
-    /// How long the first queued task had been in the stream.
+    /// How long the first queued task had been in the stream. None: no task was queued.
     pub oldest_ms: Option<u64>,
 }
 
 impl TimeBuckets {
-    /// Which bucket takes this time.
+    /// The place of the bucket for this time.
     pub(crate) fn bucket(seconds: f64) -> usize {
         BOUNDS.partition_point(|bound| *bound < seconds)
     }
@@ -96,8 +94,8 @@ impl TimeBuckets {
         self.0.iter().sum()
     }
 
-    /// The time, in seconds, that this part of them does not exceed, as far as the buckets tell: inside of
-    /// a bucket they count as spread evenly. What is longer than all bounds counts as the last bound.
+    /// The time, in seconds, that this part of the times does not exceed. The times within a bucket count as
+    /// spread evenly, and times longer than all bounds count as the last bound. None: no time was counted.
     pub(crate) fn quantile(&self, part: f64) -> Option<f64> {
         let rank = part * self.count() as f64;
         let mut before = 0.0;
@@ -156,18 +154,16 @@ impl Tally {
         new
     }
 
-    /// The figures as a JSON object without zeros: outcomes by name, `w` and `r` with the number of a bucket.
+    /// The counts as a JSON object without zeros: outcomes by name, waiting times as `w` and the number of
+    /// the bucket, running times as `r` and the number.
     pub(super) fn figures(&self) -> String {
         let outcomes = SettledAs::VARIANTS.iter().map(|outcome| outcome.into_str().to_owned());
-        let named = outcomes.zip(self.settled);
-        let buckets = |letter: char, times: &TimeBuckets| {
-            let name = move |(at, count)| (format!("{letter}{at}"), count);
-            times.0.into_iter().enumerate().map(name).collect::<Vec<_>>()
-        };
-        let all = named.chain(buckets('w', &self.waited)).chain(buckets('r', &self.ran));
-        json_of(all)
+        let waited = self.waited.0.into_iter().enumerate().map(|(at, count)| (format!("w{at}"), count));
+        let ran = self.ran.0.into_iter().enumerate().map(|(at, count)| (format!("r{at}"), count));
+        json_of(outcomes.zip(self.settled).chain(waited).chain(ran))
     }
 
+    /// The versions as a JSON object: the counts of each one by name, and `us` for the running time.
     pub(super) fn versions_json(&self) -> String {
         let version = |(name, tally): (&String, &VersionTally)| {
             let ends = AttemptEnd::VARIANTS.iter().map(|end| end.into_str().to_owned()).zip(tally.ends);
@@ -186,19 +182,20 @@ impl Tally {
         self.versions.retain(|_, tally| attempts(tally) > *most);
     }
 
-    /// Names that this version of tqhost does not know are left out.
+    /// Reads what [`Tally::figures`] wrote. Names that this version of tqhost does not know are left out.
     pub(super) fn read_figures(&mut self, json: &[u8]) {
-        let CountPairs(figures) = serde_json::from_slice(json).unwrap_or_default();
+        // A page reads many of these objects, so their names are not copied.
+        let figures: BTreeMap<&str, f64> = serde_json::from_slice(json).unwrap_or_default();
         for (name, count) in figures {
-            let place = match name.split_at_checked(1) {
-                Some(("w", bucket)) => bucket.parse().ok().and_then(|at: usize| self.waited.0.get_mut(at)),
-                Some(("r", bucket)) if bucket.parse::<usize>().is_ok() => {
-                    bucket.parse().ok().and_then(|at: usize| self.ran.0.get_mut(at))
+            let bucket: Option<(&str, usize)> =
+                name.split_at_checked(1).and_then(|(kind, at)| Some((kind, at.parse().ok()?)));
+            let place = match bucket {
+                Some(("w", at)) => self.waited.0.get_mut(at),
+                Some(("r", at)) => self.ran.0.get_mut(at),
+                _ => {
+                    let outcome = SettledAs::VARIANTS.iter().find(|outcome| outcome.into_str() == name);
+                    outcome.map(|outcome| &mut self.settled[*outcome as usize])
                 }
-                _ => SettledAs::VARIANTS
-                    .iter()
-                    .find(|outcome| outcome.into_str() == name)
-                    .map(|outcome| &mut self.settled[*outcome as usize]),
             };
             if let Some(place) = place {
                 *place = count as u64;
@@ -206,6 +203,7 @@ impl Tally {
         }
     }
 
+    /// Reads what [`Tally::versions_json`] wrote.
     pub(super) fn read_versions(&mut self, json: &[u8]) {
         let versions: BTreeMap<String, BTreeMap<String, f64>> =
             serde_json::from_slice(json).unwrap_or_default();
@@ -220,33 +218,7 @@ impl Tally {
     }
 }
 
-/// The members of a JSON object, in their order. Many of them are read for one page.
-#[derive(Default)]
-struct CountPairs(Vec<(String, f64)>);
-
-impl<'de> Deserialize<'de> for CountPairs {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<CountPairs, D::Error> {
-        struct PairsReader;
-        impl<'de> Visitor<'de> for PairsReader {
-            type Value = CountPairs;
-
-            fn expecting(&self, to: &mut fmt::Formatter) -> fmt::Result {
-                to.write_str("an object of counts")
-            }
-
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<CountPairs, M::Error> {
-                let mut pairs = Vec::with_capacity(16);
-                while let Some(pair) = map.next_entry()? {
-                    pairs.push(pair);
-                }
-                Ok(CountPairs(pairs))
-            }
-        }
-        from.deserialize_map(PairsReader)
-    }
-}
-
-/// A JSON object of those that are not 0.
+/// A JSON object of the counts that are not 0.
 fn json_of(figures: impl Iterator<Item = (String, u64)>) -> String {
     let figures: BTreeMap<String, u64> = figures.filter(|(_, count)| *count > 0).collect();
     serde_json::to_string(&figures).unwrap_or_default()

@@ -1,5 +1,5 @@
-//! Claims from a queue that limits which tasks run beside each other, in all hosts together; and looks after
-//! its tracks.
+//! Claims from a queue that limits which tasks run at the same time, in all hosts together; and looks after
+//! its tracks. A track is the line of tasks with one key.
 //!
 //! In: a consumer, and how many entries it can take. Out: entries, and why there were not more. The rules are
 //! in `scripts/turns.lua`.
@@ -17,14 +17,14 @@ use super::link::Link;
 use super::reply::{self, Shaped, UnexpectedShape};
 use super::script::{self, ScriptCall};
 
-/// The time at which held tasks are due (`scripts/turns.lua`).
+/// The time at which held tasks are due, which never comes (`scripts/turns.lua`).
 pub(crate) const HELD: &str = "9007199254740991";
 
 /// The result of one claim.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Claimed {
     pub entries: Vec<StreamEntry>,
-    /// The tasks with aliases that it held.
+    /// The tasks with aliases that this claim held.
     pub held: Vec<HeldTask>,
     pub stopped_by: ClaimStop,
 }
@@ -41,13 +41,13 @@ pub struct HeldTask {
 /// Why a claim brought no more entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClaimStop {
-    /// There are no more.
+    /// The stream has no more entries.
     Empty,
-    /// As many tasks run as may.
+    /// As many tasks run as the queue allows.
     Limit,
-    /// It brought as many as were wanted, or looked at as many as one call does.
+    /// The claim brought as many entries as were wanted, or looked at as many as one call does.
     Enough,
-    /// Entries that consumers of another program left are to be taken over first.
+    /// Entries that consumers of another program have left are to be taken over first.
     Older,
 }
 
@@ -79,20 +79,20 @@ impl Queue {
         call.arg("most", most).arg("field", field).arg("alias", alias)
     }
 
-    /// Counts the tasks that are held. None: the queue holds none.
+    /// The command that counts held tasks. None: this queue never holds tasks.
     pub(super) fn ask_held(&self) -> Option<Cmd> {
         self.rules.turns.tracks.as_ref()?;
         Some(redis::cmd("ZCOUNT").arg(&self.keys.delayed).arg(HELD).arg(HELD).to_owned())
     }
 
-    /// Counts the delayed tasks that are not held. None: the queue holds none.
+    /// The command that counts delayed tasks without the held ones. None: this queue never holds tasks.
     pub(super) fn ask_not_held(&self) -> Option<Cmd> {
         self.rules.turns.tracks.as_ref()?;
         Some(redis::cmd("ZCOUNT").arg(&self.keys.delayed).arg("-inf").arg(format!("({HELD}")).to_owned())
     }
 
-    /// Looks for turns that nobody uses, and mends them if `mend`. It goes in parts, which are `apart`.
-    pub async fn look_at_tracks(&self, mend: bool, apart: Duration) -> QueueResult<Vec<TrackFault>> {
+    /// Looks for turns that nobody uses, and mends them if `mend`. Pauses after each part of the tracks.
+    pub async fn look_at_tracks(&self, mend: bool, pause: Duration) -> QueueResult<Vec<TrackFault>> {
         const PART: usize = 500;
         let mut faults = Vec::new();
         if self.rules.turns.tracks.is_none() {
@@ -109,7 +109,7 @@ impl Queue {
                 if cursor == "0" {
                     break;
                 }
-                tokio::time::sleep(apart).await;
+                tokio::time::sleep(pause).await;
             }
         }
         Ok(faults)
@@ -125,27 +125,22 @@ fn claim_reply(reply: Value) -> Shaped<Claimed> {
         3 => ClaimStop::Older,
         _ => return Err(UnexpectedShape),
     };
-    let entry = |item| {
-        let [id, fields] = reply::tuple(item)?;
-        Ok(StreamEntry { id: reply::text(id)?, fields: reply::pairs(fields)?, deliveries: 1 })
-    };
-    let entries = reply::array(found)?.into_iter().map(entry).collect::<Shaped<_>>()?;
-    Ok(Claimed { entries, held: held_reply(held)?, stopped_by })
+    Ok(Claimed { entries: reply::stream_entries(found)?, held: held_reply(held)?, stopped_by })
 }
 
-/// Leaves out what cannot be the id or the time of a task: its delivery finds it malformed.
+/// Leaves out a task whose id is not UTF-8, or whose time is no number: it is found malformed when it is
+/// delivered.
 pub(super) fn held_reply(reply: Value) -> Shaped<Vec<HeldTask>> {
-    let held = |item| {
+    let held = reply::each(reply, |item| {
         let [id, at, value] = reply::tuple(item)?;
-        let (id, at) = (String::from_utf8(reply::bytes(id)?), String::from_utf8(reply::bytes(at)?));
-        let known = id.ok().zip(at.ok().and_then(|at| at.parse().ok()));
+        let (id, at) = (String::from_utf8(reply::bytes(id)?).ok(), reply::text(at)?.parse().ok());
         let value = reply::bytes(value)?;
-        Ok(known.map(|(id, enqueued_at_ms)| HeldTask { id, enqueued_at_ms, value }))
-    };
-    reply::array(reply)?.into_iter().filter_map(|item| held(item).transpose()).collect()
+        Ok(id.zip(at).map(|(id, enqueued_at_ms)| HeldTask { id, enqueued_at_ms, value }))
+    })?;
+    Ok(held.into_iter().flatten().collect())
 }
 
-/// Adds the faults, and gives the next cursor.
+/// Adds the faults in a reply of tracks.lua. Returns the next cursor.
 fn tracks_reply(reply: Value, faults: &mut Vec<TrackFault>) -> Shaped<String> {
     let [cursor, found] = reply::tuple(reply)?;
     for (kind, subject) in reply::pairs(found)? {

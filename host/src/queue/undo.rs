@@ -5,9 +5,10 @@
 //! purge.lua: copies for an export      ─▶ kept by the job
 //! ```
 //!
-//! In: the id of a job. Out: the queue as this job sees it, and what it keeps. The step that takes a task
-//! away keeps it, and the step that brings it back takes it from here. So a task is in one place at any time,
-//! and comes back once, whatever is repeated. An export's stream has copies, and nothing comes back from it.
+//! In: the id of a job. Out: the queue as this job sees it, and the tasks that the job keeps. The script that
+//! takes a task away also keeps it, and the script that brings it back also deletes it here. So a task is in
+//! one place at any time, and comes back once, even if calls are repeated. The stream of an export has
+//! copies, and nothing comes back from it.
 //!
 //! Not here: the jobs (`operations::jobs`), the lines of files (`operations::letters`).
 
@@ -27,19 +28,20 @@ use super::script::{self, ScriptCall};
 
 /// How long a job keeps tasks after the last step that kept some.
 const KEPT_FOR: Duration = Duration::from_secs(24 * 60 * 60);
-/// The most bytes in Redis that a job keeps; the step that passes this is its last one.
+/// The most bytes in Redis that a job keeps. The first step that passes this limit is the last one.
 pub(crate) const MOST_BYTES: u64 = 256 << 20;
-/// The most fields of a dead letter, those of the host included: a script of Redis takes 7,000 names and
-/// values, and adds some. The dead letter of a malformed entry may have more than a task.
+/// The most fields of a dead letter that can come back, with the fields of the host: a script can pass about
+/// 7,000 names and values to one command. The dead letter of a malformed entry may have more fields than a
+/// task.
 pub(crate) const MOST_FIELDS: usize = 3400;
 
 /// The tasks that a job keeps. The names are stable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct KeptTasks {
     pub tasks: u64,
-    /// Memory in Redis.
+    /// The memory that they take in Redis.
     pub bytes: u64,
-    /// Until when they are kept, in milliseconds since the Unix epoch, by Redis's clock.
+    /// When they expire, in milliseconds since the Unix epoch, by Redis's clock.
     pub until: u64,
 }
 
@@ -54,16 +56,17 @@ impl Queue {
         Queue { keys: Arc::new(self.keys.of_kept(job)), ..self.clone() }
     }
 
+    /// Whether this is the queue for a job that keeps what it takes away.
     pub(crate) fn is_keeping(&self) -> bool {
         self.keys.kept != self.keys.stream
     }
 
-    /// How long what is kept lives, as the scripts take it; none: nothing is kept.
+    /// How long a job keeps tasks, in milliseconds. None: nothing is kept.
     pub(super) fn kept_ms(&self) -> Option<u64> {
         self.is_keeping().then(|| millis(KEPT_FOR))
     }
 
-    /// The tasks that this job keeps. None: none, or not any more.
+    /// The tasks that this job keeps. None: it keeps no task (any more).
     pub(crate) async fn kept_tasks(&self, job: &str) -> QueueResult<Option<KeptTasks>> {
         const WHAT: &str = "look at what a job keeps";
         let (key, now_ms) = (self.keys.kept_by(job), self.now_ms().await?);
@@ -73,13 +76,13 @@ impl Queue {
             // By default Redis takes the first five parts for the average, and dead letters differ in size.
             redis::cmd("MEMORY").arg("USAGE").arg(&key).arg("SAMPLES").arg(0).to_owned(),
         ];
-        let mut numbers = Vec::with_capacity(commands.len());
-        for reply in self.link.pipeline(WHAT, &commands).await? {
-            // There are no bytes of a key that does not exist.
-            numbers.push(self.shaped(WHAT, reply::int(&reply?)).unwrap_or_default());
+        let mut numbers = [0; 3];
+        for (number, reply) in numbers.iter_mut().zip(self.link.pipeline(WHAT, &commands).await?) {
+            // MEMORY USAGE has no number for a key that does not exist.
+            *number = reply::count(&reply?).unwrap_or_default();
         }
-        let number = |at: usize| u64::try_from(numbers[at]).unwrap_or_default();
-        let kept = KeptTasks { tasks: number(0), until: now_ms + number(1), bytes: number(2) };
+        let [tasks, lives_ms, bytes] = numbers;
+        let kept = KeptTasks { tasks, bytes, until: now_ms + lives_ms };
         Ok(Some(kept).filter(|kept| kept.tasks > 0))
     }
 
@@ -93,8 +96,8 @@ impl Queue {
         replies.into_iter().try_for_each(|reply| reply.map(drop))
     }
 
-    /// The call that brings back a dead letter that a job keeps, as one. This queue has it in the place of
-    /// its dead letters.
+    /// The call that makes a letter that a job has kept a dead letter of the queue again. This queue is one
+    /// of [`Queue::kept_by`].
     pub(super) fn restore_call(&self, letter: &DeadLetter) -> ScriptCall {
         let dead = QueueKeys::new(&self.rules.stream, self.rules.dead_letter.as_deref()).dead;
         let call = self.call(&script::IMPORT).key("status", self.keys.task(&letter.id));
@@ -107,7 +110,6 @@ impl Queue {
             return Ok(0);
         }
         let delete = redis::cmd("XDEL").arg(&self.keys.dead).arg(entries).to_owned();
-        let reply = self.link.command("purge", &delete).await?;
-        self.shaped("purge", reply::count(&reply))
+        self.link.read("purge", &delete, |deleted| reply::count(&deleted)).await
     }
 }

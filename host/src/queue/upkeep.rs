@@ -1,5 +1,5 @@
-//! Removes old consumers, ends tasks whose entries were deleted, finds the markers of tasks, and judges
-//! whether this Redis may lose tasks.
+//! Removes old consumers, ends tasks whose entries were deleted, and finds what may make this Redis lose
+//! tasks.
 //!
 //! Not here: when to do it (`worker::janitor`, `app`).
 
@@ -17,13 +17,13 @@ impl Queue {
     /// their number.
     pub async fn sweep_consumers(&self, idle: Duration, limit: usize) -> QueueResult<u64> {
         const WHAT: &str = "sweep";
-        let consumers = match self.link.command(WHAT, &self.ask_consumers()).await {
+        let consumers = match self.link.read(WHAT, &self.ask_consumers(), census::read_consumers).await {
             Err(error) if error.is_no_group() => return Ok(0),
-            reply => self.shaped(WHAT, census::read_consumers(reply?))?,
+            consumers => consumers?,
         };
-        let gone =
+        let old =
             consumers.iter().filter(|consumer| consumer.pending == 0 && consumer.idle_ms > millis(idle));
-        let calls: Vec<ScriptCall> = gone.take(limit).map(|gone| self.leaving(&gone.name, 0)).collect();
+        let calls: Vec<ScriptCall> = old.take(limit).map(|old| self.leaving(&old.name, 0)).collect();
         if calls.is_empty() {
             return Ok(0);
         }
@@ -47,23 +47,25 @@ impl Queue {
         self.link.scripts("note lost tasks", &calls).await?.into_iter().try_for_each(|reply| reply.map(drop))
     }
 
-    /// The marker of this queue that each task's status names.
+    /// For each task, the marker of its idempotency key, if its status names one of this queue.
     pub(crate) async fn markers_of(&self, ids: &[&str]) -> QueueResult<Vec<Option<Vec<u8>>>> {
         const WHAT: &str = "look at idempotency keys";
         let ask = |id: &&str| redis::cmd("HGET").arg(self.keys.task(id)).arg("marker").to_owned();
         let replies = self.link.pipeline(WHAT, &ids.iter().map(ask).collect::<Vec<_>>()).await?;
-        let named = |reply: QueueResult<redis::Value>| reply::bytes(reply.ok()?).ok();
-        let marker = |reply| named(reply).filter(|key| self.keys.is_marker(key));
+        let marker = |reply: QueueResult<redis::Value>| {
+            let named = reply::bytes(reply.ok()?).ok()?;
+            Some(named).filter(|key| self.keys.is_marker(key))
+        };
         Ok(replies.into_iter().map(marker).collect())
     }
 }
 
-/// Something about this Redis that may lose tasks, or refuses new ones.
+/// Something about this Redis that may make it lose tasks or refuse new ones.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Danger {
-    /// Its kind, for programs. It does not change.
+    /// Its kind, for programs: a stable name.
     pub kind: &'static str,
-    /// It happens now, or is about to.
+    /// Whether it happens now or is about to happen.
     pub is_urgent: bool,
     /// A sentence that says what is wrong.
     pub what: String,
@@ -71,7 +73,7 @@ pub(crate) struct Danger {
     pub way_out: &'static str,
 }
 
-/// Finds what is dangerous about this Redis. Nothing is found where Redis does not tell its state.
+/// Finds what is dangerous about this Redis. Finds nothing if Redis does not tell its state.
 pub(crate) async fn dangers(link: &Link) -> Vec<Danger> {
     let mut found = Vec::new();
     for node in link.at_each_node().await.unwrap_or_default() {
@@ -91,13 +93,13 @@ async fn dangers_of(link: &Link) -> Vec<Danger> {
     let ask = redis::cmd("CONFIG").arg("GET").arg("save").arg("min-replicas-to-write").to_owned();
     let set = link.command("ask for its configuration", &ask).await.ok();
     let set = set.and_then(|reply| reply::pairs(reply).ok()).unwrap_or_default();
-    let value = |name: &[u8]| set.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_slice());
-    let may_lag = link.redis.is_watched() && value(b"min-replicas-to-write") == Some(b"0");
-    judge(&info.unwrap_or_default(), value(b"save").map(|points| !points.is_empty()), may_lag)
+    let may_lag = link.redis.is_watched() && reply::value_of(&set, "min-replicas-to-write") == Some(b"0");
+    let snapshots = reply::value_of(&set, "save").map(|points| !points.is_empty());
+    judge(&info.unwrap_or_default(), snapshots, may_lag)
 }
 
-/// `snapshots`: whether a save point is configured; none where that is not known. `may_lag`: after a failover
-/// the new primary may lack the last writes of this one.
+/// Judges the answer of INFO. `snapshots`: whether a save point is configured, if that is known. `may_lag`:
+/// whether after a failover the new primary may lack the last writes of this one.
 fn judge(info: &str, snapshots: Option<bool>, may_lag: bool) -> Vec<Danger> {
     let field =
         |name: &str| info.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()));
@@ -112,28 +114,21 @@ fn judge(info: &str, snapshots: Option<bool>, may_lag: bool) -> Vec<Danger> {
         let what = "Redis is full: it refuses new tasks. Those that it has go on to their ends.";
         add("redis-full", true, what.to_owned(), way_out);
     } else if most > 0 && used > most / 10 * 9 {
-        // More than 9 of 10 parts.
         let percent = used as f64 / most as f64 * 100.0;
         let what =
             format!("Redis uses {percent:.0} % of its maxmemory, and refuses new tasks when it is full.");
         add("redis-memory", true, what, way_out);
     }
-    let mut failed = ["aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"]
-        .into_iter()
-        .filter(|name| field(name) == Some("err"));
-    if let Some(failed) = failed.next() {
+    let writes = ["aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"];
+    if let Some(failed) = writes.into_iter().find(|name| field(name) == Some("err")) {
         let what = format!("Redis cannot write to its disk ({failed}); it may refuse all writes.");
         add("redis-disk", true, what, "Make room on its disk, and see its log.");
     }
     let evicted = number("evicted_keys");
     if evicted > 0 {
         let what = format!("Redis has evicted keys since its start ({evicted}), and may have lost tasks.");
-        add(
-            "redis-evicts",
-            true,
-            what,
-            "Set maxmemory-policy to noeviction; `tqhost doctor` finds what is broken.",
-        );
+        let way_out = "Set maxmemory-policy to noeviction; `tqhost doctor` finds what is broken.";
+        add("redis-evicts", true, what, way_out);
     } else if field("maxmemory_policy").is_some_and(|policy| policy != "noeviction") {
         let what = "Redis may evict keys when its memory is full, and with them whole queues.";
         add("redis-may-evict", false, what.to_owned(), "Set maxmemory-policy to noeviction.");

@@ -17,27 +17,27 @@ use crate::config::{Pointer, ValueAt};
 use crate::field::without_bom;
 use crate::task::Field;
 
-/// A longer value is replaced by its hash.
+/// The most bytes of a value. A longer value is replaced by its hash.
 const MAX_BYTES: usize = 512;
-/// The beginning of a hash. A value that begins like one is hashed too, so that no value looks like the hash
+/// The beginning of a hash. A value with this beginning is hashed, too, so that no value looks like the hash
 /// of another one.
 const HASHED: &str = "sha256:";
 
-/// The idempotency key of a task: its own one, or else the values at these places. An empty key of its own
-/// means that it has none, and so does a missing value at any of the places.
+/// The idempotency key of a task: its own key, or else the values at these places. None: its own key is
+/// empty, or a value is missing.
 pub(super) fn idempotency_key<'t>(
-    own: Option<&'t [u8]>,
+    own: Option<&'t (impl AsRef<[u8]> + ?Sized)>,
     fields: &'t [Field],
     places: &[ValueAt],
 ) -> Option<Cow<'t, [u8]>> {
     let key = match own {
-        Some(own) => Cow::Borrowed(own),
+        Some(own) => Cow::Borrowed(own.as_ref()),
         None => joined(fields, places)?,
     };
     (!key.is_empty()).then(|| short(key))
 }
 
-/// The name under which clients find a task. None: its value is missing, empty, or no text or number.
+/// The alias of a task. None: its value is missing or empty, or neither text nor a number.
 pub(super) fn alias<'t>(fields: &'t [Field], place: &ValueAt) -> Option<Cow<'t, [u8]>> {
     value_at(fields, place).map(short)
 }
@@ -50,7 +50,8 @@ pub(super) fn short(value: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     Cow::Owned(format!("{HASHED}{:x}", Sha256::digest(&value)).into_bytes())
 }
 
-/// One value as it is; several each behind its length, so that no two lists of values look alike.
+/// The values at these places: one value as it is, or several, each behind its length, so that no two lists
+/// of values look alike.
 fn joined<'t>(fields: &'t [Field], places: &[ValueAt]) -> Option<Cow<'t, [u8]>> {
     if let [place] = places {
         return value_at(fields, place);
@@ -74,8 +75,8 @@ pub(super) fn value_at<'t>(fields: &'t [Field], place: &ValueAt) -> Option<Cow<'
     (!value.is_empty()).then_some(value)
 }
 
-/// A string without its quotes, or a number as it is written there. Parsed numbers would not do: those with
-/// many digits would look alike.
+/// The string or the number to which a pointer leads. A number keeps its digits: parsed numbers with many
+/// digits would look alike.
 fn in_json(json: &[u8], pointer: &Pointer) -> Option<Vec<u8>> {
     let found = json_at(json, pointer)?.get();
     match found.as_bytes().first()? {
@@ -85,42 +86,42 @@ fn in_json(json: &[u8], pointer: &Pointer) -> Option<Vec<u8>> {
     }
 }
 
-/// The part of a JSON text to which a pointer leads. None: there is none, or the text is no JSON.
+/// The part of a JSON text to which a pointer leads. None: there is no such part, or the text is no JSON.
 pub(super) fn json_at<'j>(json: &'j [u8], Pointer(tokens): &Pointer) -> Option<&'j RawValue> {
-    let mut reader = serde_json::Deserializer::from_str(std::str::from_utf8(without_bom(json)).ok()?);
-    let found = PointerWalk(tokens).deserialize(&mut reader).ok()?;
+    let text = std::str::from_utf8(without_bom(json)).ok()?;
+    let Some((first, rest)) = tokens.split_first() else { return serde_json::from_str(text).ok() };
+    let mut found = part_of(text, first)?;
+    for token in rest {
+        found = part_of(found.get(), token)?;
+    }
+    Some(found)
+}
+
+/// The member of a JSON object with this name, or the element of an array with this index.
+fn part_of<'j>(json: &'j str, token: &str) -> Option<&'j RawValue> {
+    let mut reader = serde_json::Deserializer::from_str(json);
+    // An error also means that the value is neither an object nor an array.
+    let found = reader.deserialize_any(PartReader(token)).ok()?;
     reader.end().ok()?;
     found
 }
 
-/// Goes down a JSON value, and keeps nothing of the rest.
-struct PointerWalk<'p>(&'p [String]);
+/// Keeps one part of an object or an array, and skips the others.
+struct PartReader<'t>(&'t str);
 
-impl<'de> DeserializeSeed<'de> for PointerWalk<'_> {
-    type Value = Option<&'de RawValue>;
-
-    fn deserialize<D: Deserializer<'de>>(self, value: D) -> Result<Self::Value, D::Error> {
-        match self.0 {
-            [] => serde::Deserialize::deserialize(value).map(Some),
-            _ => value.deserialize_any(self),
-        }
-    }
-}
-
-impl<'de> Visitor<'de> for PointerWalk<'_> {
+impl<'de> Visitor<'de> for PartReader<'_> {
     type Value = Option<&'de RawValue>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("any JSON value")
+        f.write_str("an object or an array")
     }
 
     /// If an object has a name twice, the last value counts, as in most parsers.
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let Some((token, rest)) = self.0.split_first() else { return Ok(None) };
         let mut found = None;
-        while let Some(is_it) = map.next_key_seed(NameIs(token))? {
+        while let Some(is_it) = map.next_key_seed(NameIs(self.0))? {
             if is_it {
-                found = map.next_value_seed(PointerWalk(rest))?;
+                found = Some(map.next_value()?);
             } else {
                 map.next_value::<IgnoredAny>()?;
             }
@@ -129,14 +130,13 @@ impl<'de> Visitor<'de> for PointerWalk<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-        let Some((token, rest)) = self.0.split_first() else { return Ok(None) };
         // RFC 6901 has no leading zeros.
-        let wanted = token.parse::<usize>().ok().filter(|index| index.to_string() == *token);
+        let wanted = self.0.parse::<usize>().ok().filter(|index| index.to_string() == self.0);
         let mut found = None;
         for index in 0.. {
             if wanted == Some(index) {
-                match list.next_element_seed(PointerWalk(rest))? {
-                    Some(value) => found = value,
+                match list.next_element()? {
+                    Some(value) => found = Some(value),
                     None => break,
                 }
             } else if list.next_element::<IgnoredAny>()?.is_none() {
@@ -145,33 +145,9 @@ impl<'de> Visitor<'de> for PointerWalk<'_> {
         }
         Ok(found)
     }
-
-    fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(None)
-    }
 }
 
-/// Tells whether the name of an object's entry is this one.
+/// Tells whether the name of a member of an object is this name.
 struct NameIs<'p>(&'p str);
 
 impl<'de> DeserializeSeed<'de> for NameIs<'_> {
@@ -249,7 +225,7 @@ mod tests {
         let fields = [field("a", "1"), field("b", ""), field("c", "22")];
         let key = |own: Option<&str>, names: &[&str]| {
             let places: Vec<ValueAt> = names.iter().map(|name| whole(name)).collect();
-            let key = idempotency_key(own.map(str::as_bytes), &fields, &places);
+            let key = idempotency_key(own, &fields, &places);
             key.map(|key| String::from_utf8(key.into_owned()).unwrap())
         };
         assert_eq!(key(Some("own"), &["a"]).as_deref(), Some("own"));

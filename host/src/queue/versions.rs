@@ -3,13 +3,13 @@
 //! In: the bytes of a file, under its SHA-256. Out: the bytes. Not here: which versions are good (`orders`
 //! has the lists), how many are kept and who trusts them (`plugins::shelf`).
 
-use super::error::{QueueError, QueueResult};
+use super::error::QueueResult;
 use super::keys;
 use super::link::Link;
 use super::reply;
 
-/// How many bytes Redis takes without coming near its limit: half of it is left to tasks. None: it has no
-/// limit, or does not tell.
+/// How many more bytes of files Redis may hold: half of its memory is left to tasks. None: Redis has no limit
+/// for its memory, or does not tell it.
 pub(crate) async fn room(link: &Link) -> Option<u64> {
     let info = link.command("ask for its memory", redis::cmd("INFO").arg("memory")).await.ok()?;
     let info = reply::text(info).ok()?;
@@ -25,7 +25,7 @@ pub(crate) async fn put(link: &Link, digest: &str, bytes: &[u8]) -> QueueResult 
     link.command("keep a version", &put).await.map(drop)
 }
 
-/// The bytes, if there are as many as expected. The caller compares their digest.
+/// The file with this digest, if it has the expected number of bytes. The caller compares the digest.
 pub(crate) async fn get(link: &Link, digest: &str, bytes: u64) -> QueueResult<Option<Vec<u8>>> {
     const WHAT: &str = "get a version";
     let length = link.command(WHAT, redis::cmd("STRLEN").arg(keys::version(digest))).await?;
@@ -35,7 +35,7 @@ pub(crate) async fn get(link: &Link, digest: &str, bytes: u64) -> QueueResult<Op
     let found = link.command(WHAT, redis::cmd("GET").arg(keys::version(digest))).await?;
     match found {
         redis::Value::Nil => Ok(None),
-        found => reply::bytes(found).map(Some).map_err(|_| QueueError::unexpected(WHAT, link.address())),
+        found => link.shaped(WHAT, reply::bytes(found)).map(Some),
     }
 }
 

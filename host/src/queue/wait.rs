@@ -1,8 +1,8 @@
-//! Asks about many queues at once, one command for each question: is there a new entry, a pause, a delayed
-//! task?
+//! Asks about many queues at once: is there a new entry, a pause, a delayed task?
 //!
-//! So an idle host costs the same for any number of queues. On a cluster each key has a command of its own,
-//! all in one go to each node. Claims nothing, and writes nothing except in [`request_look`].
+//! Each question is one command, so an idle host costs the same for any number of queues. On a cluster each
+//! key has a command of its own, all in one go to each node. Claims nothing, and writes nothing except in
+//! [`request_look`].
 //!
 //! Not here: when to ask (`worker::waiter`, `worker::lookout`).
 
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::census::find_group;
-use super::error::{QueueError, QueueResult};
+use super::census::{GroupCount, find_group};
+use super::error::QueueResult;
 use super::handle::{Queue, millis};
 use super::hold::{self, HoldFound};
 use super::keys;
@@ -26,30 +26,29 @@ pub(crate) use super::tracking::{StreamPosition, Waited};
 use crate::chain::chain;
 use crate::clock::now_ms;
 
-/// The entries that the stream of signals keeps. A host that missed more looks anyway.
+/// The number of entries that the stream of signals keeps. A host that has missed more signals looks anyway.
 const SIGNALS: usize = 100;
 
-/// The position of a group.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GroupPosition {
-    /// Delivered and not settled.
-    pub pending: u64,
-    /// The last entry that was delivered. Entries after it are new.
-    pub delivered: String,
-}
-
 impl Queue {
-    /// The position of the queue's group; none where there is no group.
-    pub async fn group_position(&self) -> QueueResult<Option<GroupPosition>> {
-        const WHAT: &str = "look where the group stands";
-        let reply = self.link.command(WHAT, redis::cmd("XINFO").arg("GROUPS").arg(&self.keys.stream)).await?;
-        let found = self.shaped(WHAT, find_group(reply, &self.rules.group))?;
-        Ok(found.map(|group| GroupPosition { pending: group.pending, delivered: group.last_delivered }))
+    /// The counts of the queue's group. None: there is no group. It is an error if there is no stream.
+    pub(crate) async fn group(&self) -> QueueResult<Option<GroupCount>> {
+        let ask = redis::cmd("XINFO").arg("GROUPS").arg(&self.keys.stream).to_owned();
+        let find = |groups| find_group(groups, &self.rules.group);
+        self.link.read("look where the group stands", &ask, find).await
     }
 
-    /// The position from which to wait for new entries.
-    pub fn after(&self, position: &GroupPosition) -> StreamPosition {
-        StreamPosition { stream: self.keys.stream.clone(), after: position.delivered.clone() }
+    /// The last entry that the group was given; `0-0` if it was given none, or there is no group.
+    pub(super) async fn last_delivered(&self) -> QueueResult<String> {
+        let group = match self.group().await {
+            Err(error) if error.is_no_group() => None,
+            group => group?,
+        };
+        Ok(group.unwrap_or_default().last_delivered)
+    }
+
+    /// The position from which to wait for entries that the group has not been given.
+    pub(crate) fn after(&self, group: GroupCount) -> StreamPosition {
+        StreamPosition { stream: self.keys.stream.clone(), after: group.last_delivered }
     }
 }
 
@@ -72,14 +71,13 @@ pub(crate) async fn wait_for_any(
     for position in positions {
         wait.arg(&position.after);
     }
-    let reply = link.command(WHAT, &wait).await?;
     let position = |item| {
         let [stream, entries] = reply::tuple(item)?;
         let [id, _] = reply::tuple(reply::array(entries)?.pop().ok_or(UnexpectedShape)?)?;
         Ok(StreamPosition { stream: reply::text(stream)?, after: reply::text(id)? })
     };
-    let ready = reply::array(reply).and_then(|items| items.into_iter().map(position).collect());
-    Ok(Waited { ready: shaped(link, WHAT, ready)?, away: Vec::new() })
+    let ready = link.read(WHAT, &wait, |streams| reply::each(streams, position)).await?;
+    Ok(Waited { ready, unreachable: Vec::new() })
 }
 
 /// The purpose of the calls of [`stops`], for errors.
@@ -93,8 +91,9 @@ pub(crate) struct Stops {
     pub limits: Option<QueueLimits>,
 }
 
-/// Finds the queues that are paused, held or limited. A queue whose keys Redis refuses has its own error, and
-/// costs a few more commands; so has one whose node of a cluster does not answer.
+/// Finds for each queue whether it is paused, held or limited. A queue whose keys Redis refuses has an error
+/// of its own, and costs a few more commands. A queue whose node of a cluster does not answer has an error,
+/// too.
 pub(crate) async fn stops(link: &Link, queues: &[&Queue]) -> QueueResult<Vec<QueueResult<Stops>>> {
     if link.is_cluster() {
         return stops_in_cluster(link, queues).await;
@@ -119,10 +118,9 @@ pub(crate) async fn stops(link: &Link, queues: &[&Queue]) -> QueueResult<Vec<Que
 async fn stops_of(link: &Link, queues: &[&Queue]) -> QueueResult<Vec<Stops>> {
     let mut get = redis::cmd("MGET");
     get.arg(queues.iter().flat_map(|queue| queue.stop_keys()).collect::<Vec<_>>());
-    let found = shaped(link, STOPS, reply::array(link.command(STOPS, &get).await?))?;
-    let mut found = found.into_iter();
+    let mut found = link.read(STOPS, &get, reply::array).await?.into_iter();
     let stops = queues.iter().map(|queue| queue.stops(&mut found, 0));
-    stops.collect::<Option<_>>().ok_or_else(|| QueueError::unexpected(STOPS, link.address()))
+    link.shaped(STOPS, stops.collect())
 }
 
 async fn stops_in_cluster(link: &Link, queues: &[&Queue]) -> QueueResult<Vec<QueueResult<Stops>>> {
@@ -141,19 +139,19 @@ async fn stops_in_cluster(link: &Link, queues: &[&Queue]) -> QueueResult<Vec<Que
 }
 
 impl Queue {
-    /// Reads replies that may be remembered. The server need not tell soon that a key has expired, so one
-    /// that should have by this machine's clock is asked for anew.
+    /// Reads replies that may be remembered from an earlier call. A server may tell late that a key has
+    /// expired, so all keys are read again if one should have expired by this machine's clock.
     async fn stops_unless_old(&self, link: &Link, replies: Vec<Value>) -> QueueResult<Stops> {
-        let unexpected = || QueueError::unexpected(STOPS, link.address());
-        let all = self.stops(&mut replies.clone().into_iter(), 0).ok_or_else(unexpected)?;
-        if self.stops(&mut replies.into_iter(), now_ms()).as_ref() == Some(&all) {
-            return Ok(all);
+        let remembered = link.shaped(STOPS, self.stops(&mut replies.clone().into_iter(), 0))?;
+        let current = link.shaped(STOPS, self.stops(&mut replies.into_iter(), now_ms()))?;
+        if remembered == current {
+            return Ok(current);
         }
         let mut fresh = Vec::new();
         for key in self.stop_keys() {
             fresh.push(link.command(STOPS, redis::cmd("GET").arg(key)).await?);
         }
-        self.stops(&mut fresh.into_iter(), 0).ok_or_else(unexpected)
+        link.shaped(STOPS, self.stops(&mut fresh.into_iter(), 0))
     }
 
     /// The keys that tell whether the queue is paused, held or limited.
@@ -162,57 +160,38 @@ impl Queue {
         [Some(&keys.paused), self.rules.hold.map(|_| &keys.hold), Some(&keys.limits)].into_iter().flatten()
     }
 
-    /// Reads the values of these keys. `now_ms` is by this machine's clock, or Redis's: a reply that is
-    /// remembered may be older than the end of a pause or of limits, and the server need not tell of it soon.
-    pub(super) fn stops(&self, values: &mut impl Iterator<Item = Value>, now_ms: u64) -> Option<Stops> {
+    /// Reads the values of these keys. A pause or limits that have ended are left out. `now_ms` is by this
+    /// machine's clock or by Redis's.
+    pub(super) fn stops(&self, values: &mut impl Iterator<Item = Value>, now_ms: u64) -> Shaped<Stops> {
+        let mut next = || values.next().ok_or(UnexpectedShape);
         let lasts = |until: Option<u64>| until.is_none_or(|until| until > now_ms);
-        let pause = QueuePause::read(&values.next()?).filter(|pause| lasts(pause.until_ms));
+        let pause = QueuePause::read(&next()?).filter(|pause| lasts(pause.until_ms));
         let held = match self.rules.hold {
-            Some(rules) => hold::found(&values.next()?, &rules),
+            Some(rules) => hold::found(&next()?, &rules),
             None => HoldFound::default(),
         };
-        let limits = limits::found(&values.next()?).filter(|limits| lasts(limits.until_ms));
-        Some(Stops { pause, held, limits })
+        let limits = limits::found(&next()?).filter(|limits| lasts(limits.until_ms));
+        Ok(Stops { pause, held, limits })
     }
 }
 
-/// Finds the queues that have delayed tasks which are due at some time, by their position in the list. It
-/// takes one command if there are none, and a few more for each that has some, or whose key Redis refuses.
+/// The purpose of the calls of [`with_delayed`], for errors.
+const DELAYED: &str = "look for delayed tasks";
+
+/// Finds the queues that have delayed tasks which are due at some time. Returns their places in the list.
 pub(crate) async fn with_delayed(link: &Link, queues: &[&Queue]) -> QueueResult<Vec<usize>> {
-    const WHAT: &str = "look for delayed tasks";
-    let mut found = Vec::new();
-    if link.is_cluster() {
-        found = filled(link, WHAT, "EXISTS", queues.iter().map(|queue| &queue.keys.delayed)).await?;
-    }
-    let rest = if link.is_cluster() { 0 } else { queues.len() };
-    let mut parts: Vec<Range<usize>> = iter::once(0..rest).collect();
-    while let Some(part) = parts.pop().filter(|part| !part.is_empty()) {
-        let mut exist = redis::cmd("EXISTS");
-        for queue in &queues[part.clone()] {
-            exist.arg(&queue.keys.delayed);
-        }
-        let count = match link.command(WHAT, &exist).await {
-            Ok(count) => shaped(link, WHAT, reply::count(&count))?,
-            // One of them is refused, or some.
-            Err(error) if error.is_denied_key() && part.len() > 1 => 1,
-            // Its promoter says what is wrong.
-            Err(error) if error.is_denied_key() => 0,
-            Err(error) => return Err(error),
-        };
-        if count == part.len() as u64 {
-            found.extend(part);
-        } else if count > 0 {
-            let middle = part.start.midpoint(part.end);
-            parts.extend([part.start..middle, middle..part.end]);
-        }
-    }
+    let found = if link.is_cluster() {
+        filled(link, DELAYED, "EXISTS", queues.iter().map(|queue| &queue.keys.delayed)).await?
+    } else {
+        with_delayed_key(link, queues).await?
+    };
     let mut due = Vec::new();
     for place in found {
-        // Nobody has to look for tasks that are held: the end of another task calls them up.
+        // Held tasks are not looked for: the end of another task brings them back.
         let has_due = match queues[place].ask_not_held() {
             None => true,
-            Some(ask) => match link.command(WHAT, &ask).await {
-                Ok(count) => shaped(link, WHAT, reply::count(&count))? > 0,
+            Some(ask) => match link.read(DELAYED, &ask, |count| reply::count(&count)).await {
+                Ok(count) => count > 0,
                 Err(error) if error.is_connection() && !link.is_cluster() => return Err(error),
                 // The promoter says what is wrong.
                 Err(_) => true,
@@ -225,15 +204,44 @@ pub(crate) async fn with_delayed(link: &Link, queues: &[&Queue]) -> QueueResult<
     Ok(due)
 }
 
-/// Finds the queues that have left tasks for queues in other slots of a cluster, by their position in the
+/// Finds the queues that have delayed or held tasks. It takes one command if there are none, and a few more
+/// for each queue that has some, or whose key Redis refuses.
+async fn with_delayed_key(link: &Link, queues: &[&Queue]) -> QueueResult<Vec<usize>> {
+    let mut found = Vec::new();
+    let mut parts: Vec<Range<usize>> = iter::once(0..queues.len()).collect();
+    while let Some(part) = parts.pop().filter(|part| !part.is_empty()) {
+        let mut exist = redis::cmd("EXISTS");
+        for queue in &queues[part.clone()] {
+            exist.arg(&queue.keys.delayed);
+        }
+        let count = match link.read(DELAYED, &exist, |count| reply::count(&count)).await {
+            Ok(count) => count,
+            // Redis refuses at least one key: each half is asked for by itself.
+            Err(error) if error.is_denied_key() && part.len() > 1 => 1,
+            // The promoter of this queue says what is wrong.
+            Err(error) if error.is_denied_key() => 0,
+            Err(error) => return Err(error),
+        };
+        if count == part.len() as u64 {
+            found.extend(part);
+        } else if count > 0 {
+            let middle = part.start.midpoint(part.end);
+            parts.extend([part.start..middle, middle..part.end]);
+        }
+    }
+    Ok(found)
+}
+
+/// Finds the queues that have left tasks for queues in other slots of a cluster. Returns their places in the
 /// list.
 pub(crate) async fn with_relayed(link: &Link, queues: &[&Queue]) -> QueueResult<Vec<usize>> {
-    // A stream stays when its last entry goes.
+    // EXISTS would not do: a stream stays when its last entry is deleted.
     let keys = queues.iter().map(|queue| &queue.keys.out);
     filled(link, "look for tasks that go to other queues", "XLEN", keys).await
 }
 
-/// The keys of a cluster of which this command counts something, by their position.
+/// Finds the keys of a cluster for which the command `count` does not return 0. Returns their places in the
+/// list. Keys with an error are left out: a loop of their queue says what is wrong.
 async fn filled<'k>(
     link: &Link,
     what: &'static str,
@@ -242,12 +250,12 @@ async fn filled<'k>(
 ) -> QueueResult<Vec<usize>> {
     let asked: Vec<_> = keys.map(|key| (key.clone(), redis::cmd(count).arg(key).to_owned())).collect();
     let replies = tracking::ask(link, what, &asked).await?;
-    // The loop of a queue says what is wrong with it.
-    let exists = |reply: &QueueResult<Value>| !matches!(reply, Ok(Value::Int(0)) | Err(_));
-    Ok(replies.iter().enumerate().filter(|(_, reply)| exists(reply)).map(|(place, _)| place).collect())
+    let is_filled = |place: &usize| !matches!(replies[*place], Ok(Value::Int(0)) | Err(_));
+    Ok((0..replies.len()).filter(is_filled).collect())
 }
 
-/// Signals all hosts to look now instead of a moment later: at pauses, delayed tasks, duties without a host.
+/// Signals all hosts to look at pauses, delayed tasks, and duties without a host now instead of a moment
+/// later.
 pub(crate) async fn request_look(link: &Link) {
     let mut add = redis::cmd("XADD");
     add.arg(keys::LOOK_REQUESTED).arg("MAXLEN").arg("~").arg(SIGNALS).arg("*").arg("look").arg(1);
@@ -261,22 +269,9 @@ pub(crate) async fn request_look(link: &Link) {
 
 /// The position from which to wait for signals.
 pub(crate) async fn signals(link: &Link) -> QueueResult<StreamPosition> {
-    const WHAT: &str = "look what hosts were told";
-    let reply = link
-        .command(
-            WHAT,
-            redis::cmd("XREVRANGE").arg(keys::LOOK_REQUESTED).arg("+").arg("-").arg("COUNT").arg(1),
-        )
-        .await?;
-    let newest = |reply| -> Shaped<Option<String>> {
-        let Some(entry) = reply::array(reply)?.pop() else { return Ok(None) };
-        let [id, _] = reply::tuple(entry)?;
-        reply::text(id).map(Some)
-    };
-    let after = shaped(link, WHAT, newest(reply))?.unwrap_or_else(|| "0-0".to_owned());
+    let mut newest = redis::cmd("XREVRANGE");
+    newest.arg(keys::LOOK_REQUESTED).arg("+").arg("-").arg("COUNT").arg(1);
+    let newest = link.read("look what hosts were told", &newest, reply::stream_entries).await?.pop();
+    let after = newest.map_or_else(|| "0-0".to_owned(), |newest| newest.id);
     Ok(StreamPosition { stream: keys::LOOK_REQUESTED.to_owned(), after })
-}
-
-fn shaped<T>(link: &Link, what: &'static str, shaped: Shaped<T>) -> QueueResult<T> {
-    shaped.map_err(|UnexpectedShape| QueueError::unexpected(what, link.address()))
 }

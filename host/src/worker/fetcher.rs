@@ -336,8 +336,8 @@ impl Fetcher {
         let shared = self.shared.clone();
         if self.seat.is_none() {
             // If the group is missing, the next read reports it.
-            let Some(group) = shared.queue.group_position().await? else { return Ok(()) };
-            let position = shared.queue.after(&group);
+            let Some(group) = shared.queue.group().await? else { return Ok(()) };
+            let position = shared.queue.after(group);
             self.seat = Some((self.waiter.enter(position.clone(), self.pulse.clone()), position));
         }
         let Some((seat, position)) = &mut self.seat else { return Ok(()) };

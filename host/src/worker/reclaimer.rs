@@ -85,7 +85,7 @@ impl Reclaimer {
     /// Takes tasks over. Returns the longest time until the next look. `None`: there is nothing to do until
     /// the queue's rest ends.
     async fn look(&self, rests: bool, stop: &CancellationToken) -> QueueResult<Option<Duration>> {
-        if rests && self.shared.queue.group_position().await?.is_some_and(|group| group.pending == 0) {
+        if rests && self.shared.queue.group().await?.is_some_and(|group| group.pending == 0) {
             return Ok(None);
         }
         self.reclaim_all(stop).await.map(Some)

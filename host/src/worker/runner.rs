@@ -23,7 +23,7 @@ use super::shared::{Ran, SharedQueue};
 use crate::config::QueueRules;
 use crate::plugins::{Judged, RanAttempt, Ruling, Version};
 use crate::queue::attempts::AttemptRecord;
-use crate::queue::server::is_large;
+use crate::queue::size::is_large;
 use crate::queue::{EndingSubject, codec};
 use crate::sandbox::Attempt;
 use crate::task::{AttemptEnd, Outcome, SettledAs, Task};

@@ -140,7 +140,7 @@ impl SharedQueue {
         }
         let key = owned.key().map(<[u8]>::to_vec);
         let ending = Ending::new(subject, decision.settlement, plugin, ran, is_known, key);
-        let ending = ending.under(&self.queue.rules).with_record(record);
+        let ending = ending.without_spare_fields(&self.queue.rules).with_record(record);
         if let Some(ended) = self.room.ended(ending, decision.label, owned).await {
             // The settler outlives the runners. If it has given up, the task stays pending and is reclaimed.
             let _ = self.ended.send(ended);

@@ -185,11 +185,11 @@ impl Waiter {
             tokio::time::sleep(BLOCK).await;
             return Ok(());
         }
-        let Waited { ready, away } = wait::wait_for_any(link, &positions, BLOCK).await?;
-        if away.iter().any(|stream| stream == keys::LOOK_REQUESTED) {
+        let Waited { ready, unreachable } = wait::wait_for_any(link, &positions, BLOCK).await?;
+        if unreachable.iter().any(|stream| stream == keys::LOOK_REQUESTED) {
             signals.position = None;
         }
-        self.end(|resting| away.contains(&resting.position.stream));
+        self.end(|resting| unreachable.contains(&resting.position.stream));
         if ready.is_empty() {
             return Ok(());
         }

@@ -39,7 +39,7 @@ use crate::worker::capacity::Capacity;
 use crate::worker::janitor::Janitor;
 use crate::worker::lifecycle::Common;
 use crate::worker::lookout::{Lookout, LookoutLinks};
-use crate::worker::metrics::Histograms;
+use crate::worker::metrics::histogram_form;
 use crate::worker::recorder::Recorder;
 use crate::worker::storm;
 use crate::worker::waiter::{self, Waiter};
@@ -205,7 +205,7 @@ impl Host {
         };
         let capacity = common.capacity.clone();
         let mut workers = Workers::new(common, plugins.clone(), health.clone());
-        workers.board().set_histograms(Histograms::of(&config));
+        workers.board().set_histograms(histogram_form(&config));
         workers.apply(queues);
         servants.spawn(tell_when_ready(plugins.clone(), health.clone()));
         // 5. What operators and other hosts see of this host.

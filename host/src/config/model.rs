@@ -195,14 +195,16 @@ impl TrustedProxy {
 }
 
 /// The histograms that `/metrics` shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, EnumString)]
 #[strum(serialize_all = "lowercase")]
 pub enum HistogramForm {
+    /// Two for each queue.
+    #[default]
     Full,
-    /// Fewer buckets.
+    /// Two for each queue, with few buckets.
     #[strum(serialize = "few-buckets")]
     Few,
-    /// One pair for all queues together.
+    /// Two for all queues together.
     Host,
 }
 

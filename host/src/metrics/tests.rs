@@ -12,13 +12,13 @@ use strum::VariantArray as _;
 use super::{AlarmBoard, Sources};
 use crate::admin::{FetchState, Health, RefusedTokens};
 use crate::config::Config;
+use crate::config::model::HistogramForm;
 use crate::plugins::Plugins;
 use crate::queue::{Census, Queue, Redis};
 use crate::reload::ConfigReloads;
 use crate::task::SettledAs;
 use crate::telemetry::Traces;
 use crate::worker::capacity::Capacity;
-use crate::worker::metrics::Histograms;
 use crate::worker::workers::QueueBoard;
 
 /// The contract: others write dashboards and alerts that use these names.
@@ -277,7 +277,7 @@ fn hundreds_of_queues_make_a_bounded_number_of_series() {
         host.scrape()
     };
     let series = |text: &str| text.lines().filter(|line| !line.starts_with('#')).count();
-    let [full, few, one] = [Histograms::Full, Histograms::Few, Histograms::Host].map(scrape);
+    let [full, few, one] = [HistogramForm::Full, HistogramForm::Few, HistogramForm::Host].map(scrape);
     println!("series: {} full, {} few, {} host", series(&full), series(&few), series(&one));
     assert!(series(&few) <= 26_200 && series(&one) <= 17_200, "{} {}", series(&few), series(&one));
     assert!(full.contains("tqhost_task_wait_seconds_bucket{le=\"0.025\",queue=\"queue-499\"} 0"));
@@ -292,7 +292,7 @@ fn hundreds_of_queues_make_a_bounded_number_of_series() {
 #[test]
 fn the_histograms_of_all_queues_do_not_go_back_when_a_queue_is_removed() {
     let host = Host::new();
-    host.board.set_histograms(Histograms::Host);
+    host.board.set_histograms(HistogramForm::Host);
     // A queue that is added again counts from 0.
     for (at, name) in (1..).zip(["mail", "other", "mail"]) {
         let queue = host.board.queue(name);
@@ -321,7 +321,7 @@ fn a_queue_with_a_long_timeout_has_buckets_up_to_it() {
     const SERIES: [&str; 2] = ["tqhost_task_duration_seconds", "tqhost_task_wait_seconds"];
     let host = Host::new();
     let mail = |text: &str| SERIES.map(|series| bounds(text, series, "mail"));
-    for (form, few) in [(Histograms::Full, false), (Histograms::Few, true)] {
+    for (form, few) in [(HistogramForm::Full, false), (HistogramForm::Few, true)] {
         host.board.set_histograms(form);
         let always = if few { 6 } else { 18 };
         for (timeout, longer) in [
@@ -345,7 +345,7 @@ fn a_queue_with_a_long_timeout_has_buckets_up_to_it() {
         }
     }
     // One pair for all queues has the bounds that the longest timeout asks for, whichever queue that is.
-    host.board.set_histograms(Histograms::Host);
+    host.board.set_histograms(HistogramForm::Host);
     for others in ["a", "z"] {
         host.board.show(queue_with(others, "timeout = \"1h\""));
         host.board.queue(others).duration.observe(Duration::from_secs(1801));

@@ -1,7 +1,7 @@
-//! The build of a plugin's file: what the file itself tells, and else the file `NAME.json` beside it.
+//! The build of a plugin's file, which the file itself tells, or else the file `NAME.json` beside it.
 //!
-//! In: the path of a plugin's file and its bytes. Out: the build. All of it is foreign and only shown, so
-//! none of it keeps a version from running. Blocking.
+//! In: the path of a plugin's file and its bytes. Out: the build. It is foreign text, which people are shown,
+//! and does not keep a version from running. Blocking.
 //!
 //! Not here: the section of the file (`sandbox::build_section`), the words of a build (`builds`).
 

@@ -1,15 +1,14 @@
 //! Compiled code on disk, so that a restart does not compile again.
 //!
-//! In: a name made of the file's digest and the engine's settings. Out: what was stored under it, if it is
-//! whole.
+//! In: a name made of the file's digest and the engine's settings. Out: the code that was stored under this
+//! name, if it is whole.
 //!
 //! The host runs files of the cache as machine code. So the folder is ours alone (`folder`), and each file
-//! carries the SHA-256 of its content: a torn write or a bad disk must not be run. Without a safe folder
-//! there is no cache, which is slower but right.
+//! has the SHA-256 of its content, which finds torn writes and bad disks. Without a safe folder there is no
+//! cache, which is slower but right.
 //!
-//! `tqhost try` and `tqhost check` have a cache of their own, that of their user, and a host has one under
-//! its `data_dir`. Each reads what the other has compiled, if it runs as the same user, and writes only to
-//! its own.
+//! `tqhost try` and `tqhost check` have the cache of their user, and a host has one under its `data_dir`.
+//! Each reads from the cache of the other, if both run as the same user, and writes only to its own.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -23,10 +22,11 @@ use sha2::{Digest as _, Sha256};
 
 use super::folder::{OwnFolder, UnnamedFile};
 
-/// Files that a host keeps beside those of versions in use; the least recently used ones go first.
+/// How many files a host keeps beside those of versions in use. The least recently used files go first.
 const MAX_FILES: usize = 100;
-/// The most bytes of these files: a component that brings the runtime of its language has tens of MiB of
-/// code.
+/// How many files the commands of a user keep. People who try a handler make many versions of it.
+const MAX_USER_FILES: usize = 8;
+/// The most bytes of these files. A component with the runtime of its language has tens of MiB of code.
 const MAX_BYTES: u64 = 1 << 30;
 const EXTENSION: &str = ".cwasm";
 const OF_FUNCTIONS: &str = ".functions";
@@ -36,9 +36,9 @@ const DIGEST_BYTES: usize = 32;
 #[derive(Debug, Clone)]
 pub(super) struct Cache {
     folder: Option<Arc<OwnFolder>>,
-    /// Another folder. Nothing is written there; a damaged file is removed.
-    beside: Option<PathBuf>,
-    /// Whether code that is found there is stored here: its owner may remove it.
+    /// The folder of another cache of this user. Nothing is written there; a damaged file is removed.
+    other: Option<PathBuf>,
+    /// Whether code that is found in the other folder is stored here, since its owner may remove it there.
     takes_over: bool,
     max_files: usize,
 }
@@ -51,8 +51,19 @@ pub(crate) fn user_cache() -> Option<PathBuf> {
 }
 
 impl Cache {
-    /// Makes the folder if need be. One that is not safe is not used, loudly.
-    pub(super) fn open(dir: &Path) -> Cache {
+    /// The cache of a host, which takes over code from the cache of the same user's commands.
+    pub(super) fn of_host(dir: &Path, commands: Option<PathBuf>) -> Cache {
+        Cache { other: commands, takes_over: true, ..Cache::open(dir) }
+    }
+
+    /// The cache of this user's commands, which also find what a host keeps.
+    pub(super) fn of_user(host: Option<PathBuf>) -> Cache {
+        let own = user_cache().map_or_else(Cache::none, |dir| Cache::open(&dir));
+        Cache { other: host, max_files: MAX_USER_FILES, ..own }
+    }
+
+    /// Makes the folder if need be. A folder that is not safe is not used, and an error is logged.
+    fn open(dir: &Path) -> Cache {
         match OwnFolder::open(dir) {
             Ok(folder) => Cache { folder: Some(Arc::new(folder)), max_files: MAX_FILES, ..Cache::none() },
             Err(error) => {
@@ -68,26 +79,15 @@ impl Cache {
         self.folder.clone()
     }
 
-    /// None at all.
+    /// A cache that keeps nothing.
     pub(super) fn none() -> Cache {
-        Cache { folder: None, beside: None, takes_over: false, max_files: 0 }
+        Cache { folder: None, other: None, takes_over: false, max_files: 0 }
     }
 
-    /// A cache that also finds what is in another folder of this user. With `takes_over` it stores that, as
-    /// the owner of the other folder may remove it.
-    pub(super) fn beside(self, dir: Option<PathBuf>, takes_over: bool) -> Cache {
-        Cache { beside: dir, takes_over, ..self }
-    }
-
-    /// The other folder. There may be one since the last look.
+    /// Opens the other folder, which may have been made since the last call.
     fn other(&self) -> Option<OwnFolder> {
-        let dir = self.beside.as_deref().filter(|dir| dir.is_dir())?;
+        let dir = self.other.as_deref().filter(|dir| dir.is_dir())?;
         OwnFolder::open(dir).ok()
-    }
-
-    /// A cache with room for fewer files.
-    pub(super) fn with_at_most(self, max_files: usize) -> Cache {
-        Cache { max_files, ..self }
     }
 
     /// Returns the content that was stored under `name`. It removes a file that is not whole. A file that
@@ -97,7 +97,7 @@ impl Cache {
         if own.is_some() {
             return Ok(own);
         }
-        // A file that cannot be read there is compiled here.
+        // If the file cannot be read in the other folder, the plugin is compiled.
         let found = self.other().and_then(|folder| get(&folder, &file(name)).ok().flatten());
         if let Some(code) = found.as_ref().filter(|_| self.takes_over) {
             self.put(name, code);
@@ -105,7 +105,7 @@ impl Cache {
         Ok(found)
     }
 
-    /// Opens the compiled functions of this name, whose reader checks them.
+    /// Opens the compiled functions of this name. The caller checks them.
     pub(super) fn functions(&self, name: &str) -> Option<File> {
         let file = format!("{name}{OF_FUNCTIONS}");
         let own = self.folder.as_ref().and_then(|folder| folder.file(&file).ok());
@@ -133,7 +133,7 @@ impl Cache {
         }
     }
 
-    /// Removes what is too much: nothing of what is in use, and not the functions of this name.
+    /// Removes files until the bounds hold, but none that is in use, and not the functions of this name.
     pub(super) fn prune(&self, in_use: &BTreeSet<String>, functions: &str) {
         let Some(folder) = &self.folder else { return };
         let functions = format!("{functions}{OF_FUNCTIONS}");
@@ -184,13 +184,13 @@ fn read(mut file: File) -> io::Result<Vec<u8>> {
     if Sha256::digest(&code)[..] != expected {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "its content is not what was written"));
     }
-    // Its turn to be removed comes later now; it is no harm if that fails.
+    // The time of the last use decides when the file is removed. It does no harm if this fails.
     file.set_modified(SystemTime::now()).ok();
     Ok(code)
 }
 
-/// Removes the least recently used files beyond `max_files` and `max_bytes` of what need not stay, which is
-/// also what crashed writers left behind.
+/// Removes the least recently used files beyond `max_files` and `max_bytes`. The files in `stay` do not
+/// count. Temporary files do: writers that crashed have left them behind.
 fn prune(folder: &OwnFolder, stay: &BTreeSet<String>, max_files: usize, max_bytes: u64) -> io::Result<()> {
     let mut files = folder.entries()?;
     let is_cached = |name: &str| [EXTENSION, OF_FUNCTIONS].iter().any(|end| name.ends_with(end));
@@ -237,24 +237,21 @@ mod tests {
     fn code_of_another_folder_is_found_and_taken_over_by_a_host() {
         let root = tempfile::tempdir().unwrap();
         let [commands, host] = ["commands", "host"].map(|name| root.path().join(name));
-        let caches = || {
-            let of_host = Cache::open(&host).beside(Some(commands.clone()), true);
-            (of_host, Cache::open(&commands).beside(Some(host.clone()), false))
-        };
         // The commands are first used when the host has run for long.
-        let of_host = Cache::open(&host).beside(Some(commands.clone()), true);
+        let of_host = Cache::of_host(&host, Some(commands.clone()));
         assert_eq!(of_host.get("x"), Ok(None));
-        let (_, of_commands) = caches();
-        of_commands.put("x", b"code");
-        of_commands.keep_functions("f", of_commands.new_functions().unwrap());
-        drop(of_commands.new_functions());
+        let of_commands = || Cache { other: Some(host.clone()), ..Cache::open(&commands) };
+        let of_commands_before = of_commands();
+        of_commands_before.put("x", b"code");
+        of_commands_before.keep_functions("f", of_commands_before.new_functions().unwrap());
+        drop(of_commands_before.new_functions());
         assert_eq!(fs::read_dir(&commands).unwrap().count(), 2, "a file that is not kept is removed");
         assert_eq!(of_host.get("x").unwrap().as_deref(), Some(&b"code"[..]));
         assert_eq!(["f", "g"].map(|name| of_host.functions(name).is_some()), [true, false]);
         fs::remove_dir_all(&commands).unwrap();
         assert!(of_host.get("x").unwrap().is_some(), "it has taken it over");
 
-        let (_, of_commands) = caches();
+        let of_commands = of_commands();
         assert!(of_commands.get("x").unwrap().is_some());
         fs::write(host.join("x.cwasm"), [0; 40]).unwrap();
         assert_eq!(of_commands.get("x"), Ok(None), "a damaged file");

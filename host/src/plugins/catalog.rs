@@ -1,9 +1,9 @@
 //! The plugins that queues use, by their names.
 //!
 //! In: the names in use and their grants, each time that the configuration changes. Out: for each name its
-//! entry, and from that what attempts and commands need to know.
+//! entry, and the answers to questions of attempts and commands.
 //!
-//! Not here: what becomes of one plugin (`registry`), who looks at the files (`watcher`).
+//! Not here: one plugin (`registry`), looking at the files (`watcher`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,7 +50,7 @@ pub(super) struct Registry {
     pub(super) scanned: CancellationToken,
     /// Cancelled when the watcher or another part that drives the lives of plugins has failed.
     pub(super) unwatched: CancellationToken,
-    /// There may be tasks.
+    /// The host has started, so tasks may run.
     pub(super) at_work: AtomicBool,
 }
 
@@ -103,15 +103,14 @@ impl Plugins {
         self.0.scanned.cancelled().await;
     }
 
-    /// Waits until nobody watches the plugins any more, which only a bug brings about. [`UNWATCHED`] says
-    /// what follows from it.
+    /// Waits until the watcher has ended because of a panic. [`UNWATCHED`] says what follows.
     pub(crate) async fn unwatched(&self) {
         self.0.unwatched.cancelled().await;
     }
 
-    /// Other names or grants from now on. A name that is new gets its version as soon as the watcher has
-    /// found one. A version that serves gets its new grants at once: what an operator takes away must not
-    /// stay granted because of a file or a check.
+    /// Takes other names or grants. A new name gets its version as soon as the watcher has found one. A
+    /// version that serves gets its new grants at once, even if its file or its self-check fails now: an
+    /// operator may have taken a grant away.
     pub(crate) fn update(&self, wanted: Wanted) {
         let gone: Vec<Arc<PluginEntry>> = {
             let mut plugins = self.0.plugins.write().unwrap_or_else(PoisonError::into_inner);
@@ -138,7 +137,7 @@ impl Plugins {
         self.0.updated.notify_one();
     }
 
-    /// The orders of operators from now on.
+    /// Takes the orders of operators.
     pub(crate) fn order(&self, orders: Orders) {
         let (before, reloads) = {
             let mut known = self.0.orders.lock();
@@ -152,7 +151,7 @@ impl Plugins {
         for plugin in self.entries() {
             let at = reloads.get(&*plugin.name);
             if at.is_some() && at != before.reloads.get(&*plugin.name) {
-                // A content that failed is tried again as with other grants, which these are not.
+                // A content that failed is tried again after this event, although the grants are the same.
                 drop(plugin.tell(LifeEvent::Granted));
                 plugin.origin.ask.notify_one();
             }
@@ -181,8 +180,7 @@ impl Plugins {
         self.plugins().values().cloned().collect()
     }
 
-    /// The plugin's active version: None while there is none that works. A name that no queue uses never has
-    /// one.
+    /// The plugin's active version; `None` while no version works, and for a name that no queue uses.
     pub(crate) fn subscribe(&self, plugin: &str) -> watch::Receiver<Option<Arc<Version>>> {
         match self.plugins().get(plugin) {
             Some(plugin) => plugin.subscribe(),
@@ -190,19 +188,19 @@ impl Plugins {
         }
     }
 
-    /// The cores that may compile.
+    /// The cores that compiling may use.
     pub(super) fn cores(&self) -> Cores {
         if self.0.at_work.load(Ordering::Relaxed) { Cores::Half } else { Cores::All }
     }
 
-    /// The digests of all versions that run tasks, or may have to again. None: that is not known before the
-    /// first scan is over.
+    /// The digests of all versions that serve or may have to again. `None`: the first scan is not over, so
+    /// they are not known.
     pub(super) fn in_use(&self) -> Option<BTreeSet<String>> {
         let all = || self.entries().iter().flat_map(|plugin| plugin.in_use()).collect();
         self.0.scanned.is_cancelled().then(all)
     }
 
-    /// The grants of a plugin in the configuration of this host. None: no queue uses it here.
+    /// The grants of a plugin in the configuration of this host. `None`: no queue uses the plugin here.
     pub(crate) fn grants(&self, plugin: &str) -> Option<config::Plugin> {
         self.plugins().get(plugin).map(|plugin| plugin.grants())
     }

@@ -9,19 +9,20 @@ use strum::IntoStaticStr;
 
 use crate::clock::{ms, now_ms};
 
-/// Changes kept of each plugin.
+/// How many changes of a plugin are kept.
 const KEPT: usize = 20;
-/// A reason is cut at this number of characters: all of it goes into the host's announcement.
+/// A reason is cut at this number of characters, since all reasons are in the host's announcement.
 const MAX_REASON_CHARS: usize = 300;
 
+/// A kind of change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case", const_into_str)]
-pub(crate) enum What {
+pub(crate) enum Milestone {
     /// A version took over.
     Loaded,
     /// The content of the file cannot be used.
     Failed,
-    /// Its own check refused it.
+    /// The self-check of a version refused it.
     SelfCheckFailed,
     /// A version has passed its probation.
     Confirmed,
@@ -29,7 +30,7 @@ pub(crate) enum What {
     Regranted,
     /// A version failed its probation, and the last good one took over again.
     RolledBack,
-    /// A version that was rolled back lies in the file, and is left there.
+    /// The file holds a version that was rolled back, and is left as it is.
     Quarantined,
     /// An operator has taken a version out of quarantine.
     Lifted,
@@ -39,15 +40,14 @@ pub(crate) enum What {
     Removed,
 }
 
-/// One change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Change {
     /// Milliseconds since the Unix epoch, by this host's clock.
     pub at_ms: u64,
-    pub what: What,
+    pub what: Milestone,
     pub digest: Option<String>,
-    /// How long it took: to load a version, or, with its self-check and the wait for those of others, to find
-    /// out about it.
+    /// How long the change took. For a version that failed this includes its self-check, and the wait for
+    /// other plugins.
     pub took_ms: Option<u64>,
     pub reason: Option<String>,
 }
@@ -60,7 +60,7 @@ impl VersionChanges {
     /// does not drive the others out.
     pub(super) fn add(
         &mut self,
-        what: What,
+        what: Milestone,
         digest: Option<&str>,
         took: Option<Duration>,
         reason: Option<&str>,
@@ -102,7 +102,7 @@ mod tests {
     fn the_last_changes_are_kept_and_their_reasons_are_cut() {
         let mut changes = VersionChanges::default();
         for n in 0..KEPT + 3 {
-            changes.add(What::Failed, Some(&n.to_string()), None, Some(&"é".repeat(400)));
+            changes.add(Milestone::Failed, Some(&n.to_string()), None, Some(&"é".repeat(400)));
         }
         let list = changes.list();
         assert_eq!((list.len(), list[0].digest.as_deref()), (KEPT, Some("3")));
@@ -110,7 +110,7 @@ mod tests {
 
         // A failure that repeats is one change, with the time of the last one.
         let took = Some(Duration::from_secs(7));
-        changes.add(What::Failed, Some(&(KEPT + 2).to_string()), took, Some(&"é".repeat(400)));
+        changes.add(Milestone::Failed, Some(&(KEPT + 2).to_string()), took, Some(&"é".repeat(400)));
         let list = changes.list();
         assert_eq!(
             (list.len(), list[0].digest.as_deref(), list[KEPT - 1].took_ms),

@@ -1,8 +1,7 @@
 //! Counts what a plugin's versions do in this host.
 //!
-//! In: outcomes of attempts, reloads. Out: counters that the metrics and the announcer read as they are. The
-//! attempts are also counted for each of the last few versions, and there for each queue: these counts are
-//! shown with the versions, too.
+//! In: outcomes of attempts, reloads. Out: counters, which the metrics and the announcer read. Attempts are
+//! also counted for each of the last few versions, and of these for each queue.
 //!
 //! Not here: when a reload is counted (`news`), counting requests and lines of logs (`sandbox`).
 
@@ -29,15 +28,15 @@ pub(crate) struct Figures {
     pub reloads: Counter,
     pub failed_reloads: Counter,
     pub rolled_back: Counter,
-    /// Bytes; the most that one of its instances has used.
+    /// The most bytes that an instance has used.
     pub peak_memory: Gauge<u64, AtomicU64>,
-    /// Counts its requests, and the lines that were dropped from its log.
+    /// Counts requests, and the lines that were dropped from the log.
     pub share: Arc<Share>,
     /// The newest last.
     versions: Guarded<VecDeque<Arc<VersionFigures>>>,
 }
 
-/// Versions of a plugin whose attempts are counted. An older one is forgotten.
+/// How many versions of a plugin have counts. Those of older versions are forgotten.
 pub(crate) const VERSIONS: usize = 3;
 
 /// The attempts of one version in this host, by how they ended.
@@ -48,10 +47,11 @@ pub(crate) struct VersionFigures {
     queues: Guarded<CountedQueues>,
 }
 
-/// The counts for each queue; those of queues that are gone are one sum.
 #[derive(Debug, Default)]
 struct CountedQueues {
+    /// The counts of each queue.
     present: Vec<Arc<AttemptCounts>>,
+    /// The sum of the counts of queues that are gone.
     gone: [u64; AttemptEnd::COUNT],
 }
 
@@ -63,19 +63,18 @@ pub(crate) struct AttemptCounts {
 }
 
 impl AttemptCounts {
-    /// Counts one attempt.
     pub(crate) fn record(&self, end: AttemptEnd, ran: Duration) {
         self.ends[end as usize].fetch_add(1, Ordering::Relaxed);
         let us = u64::try_from(ran.as_micros()).unwrap_or(u64::MAX);
         self.ran_us.fetch_add(us, Ordering::Relaxed);
     }
 
-    /// In the order of [`AttemptEnd::VARIANTS`](strum::VariantArray).
+    /// The attempts by how they ended, in the order of [`AttemptEnd::VARIANTS`](strum::VariantArray).
     pub(crate) fn ends(&self) -> [u64; AttemptEnd::COUNT] {
         array::from_fn(|at| self.ends[at].load(Ordering::Relaxed))
     }
 
-    /// How long they ran, all together, in microseconds.
+    /// The sum of the times that the attempts ran, in microseconds.
     pub(crate) fn ran_us(&self) -> u64 {
         self.ran_us.load(Ordering::Relaxed)
     }
@@ -86,7 +85,7 @@ impl VersionFigures {
         VersionFigures { digest: digest.to_owned(), queues: Guarded::default() }
     }
 
-    /// All its attempts that ended like this.
+    /// The number of attempts that ended like this.
     pub(crate) fn attempts(&self, end: AttemptEnd) -> u64 {
         let queues = self.queues.lock();
         let present = queues.present.iter().map(|counts| counts.ends()[end as usize]);
@@ -103,7 +102,7 @@ impl VersionFigures {
     pub(crate) fn counts(&self) -> Arc<AttemptCounts> {
         let mut queues = self.queues.lock();
         let CountedQueues { present, gone } = &mut *queues;
-        // Nobody else has them, so nothing more is counted there.
+        // Counts that nobody else holds are those of queues that are gone.
         for counts in present.extract_if(.., |counts| Arc::strong_count(counts) == 1) {
             gone.iter_mut().zip(counts.ends()).for_each(|(sum, count)| *sum += count);
         }
@@ -113,7 +112,8 @@ impl VersionFigures {
     }
 }
 
-/// The attempts by which a version is judged, and how many of them failed, of these counts.
+/// The number of attempts by which a version is judged, and how many of these failed. `count` returns the
+/// number of attempts that ended in one way.
 pub(crate) fn judged(count: impl Fn(AttemptEnd) -> u64) -> (u64, u64) {
     let sum = |fails: Option<bool>| -> u64 {
         AttemptEnd::VARIANTS.iter().filter(|end| is_failure(**end) == fails).map(|end| count(*end)).sum()
@@ -122,7 +122,7 @@ pub(crate) fn judged(count: impl Fn(AttemptEnd) -> u64) -> (u64, u64) {
     (failed + sum(Some(false)), failed)
 }
 
-/// Whether an attempt that ended like this failed. None: it says nothing about the version.
+/// Whether an attempt that ended like this failed. `None`: the end says nothing about the version.
 fn is_failure(end: AttemptEnd) -> Option<bool> {
     match end {
         AttemptEnd::Completed => Some(false),
@@ -137,8 +137,8 @@ fn is_failure(end: AttemptEnd) -> Option<bool> {
 }
 
 impl Figures {
-    /// Counts one attempt at one task; a failure is one that the sandbox ended, not one that the handler
-    /// reported.
+    /// Counts an attempt at a task. It counts as a failure if the sandbox ended it, and not if the handler
+    /// reported an error.
     pub(super) fn record(&self, outcome: &Outcome) {
         self.attempts.inc();
         if matches!(outcome, Outcome::Failed { .. }) {
@@ -146,8 +146,8 @@ impl Figures {
         }
     }
 
-    /// The counts of the version with this digest; the same ones at each call, until it is forgotten. All of
-    /// them exist from now on.
+    /// The counts of the version with this digest. Each call returns the same counts, until the version is
+    /// forgotten.
     pub(crate) fn version(&self, digest: &str) -> Arc<VersionFigures> {
         let mut versions = self.versions.lock();
         let known = versions.iter().position(|version| version.digest == digest);
@@ -160,7 +160,7 @@ impl Figures {
         version
     }
 
-    /// The counts of the version with this digest, if they are not forgotten. The digest may be a whole one.
+    /// The counts of the version with this digest, in full or its first 12 digits, if they are not forgotten.
     pub(crate) fn counted(&self, digest: &str) -> Option<Arc<VersionFigures>> {
         self.versions.lock().iter().find(|version| digest.starts_with(&version.digest)).cloned()
     }

@@ -1,8 +1,8 @@
 //! A folder that is ours alone, and stays the same one.
 //!
-//! In: a path. Out: a handle of the folder, through which its files are read and written. The host runs what
-//! is in there as machine code. Whoever may write to a folder above can put another folder in its place at
-//! any time, so the path is used once, and who owns the folder and each of its files is checked behind the
+//! In: a path. Out: a handle of the folder, through which its files are read and written. The host runs files
+//! of the folder as machine code. A user who may write to a folder above can put another folder in its place
+//! at any time. So the path is used once, and the owners of the folder and of each file are checked by the
 //! handle.
 //!
 //! Not here: what the files hold (`cache`, `quarantine`).
@@ -38,8 +38,8 @@ pub(super) struct FolderFile {
 }
 
 impl OwnFolder {
-    /// Makes the folder if need be. One of another user is refused. One that others could write to is emptied
-    /// and closed to them, with a warning: what they may have put there must not be run.
+    /// Makes the folder if need be. A folder of another user is refused. A folder that others could write to
+    /// is emptied and closed to them, with a warning: files that they may have put there must not run.
     pub(super) fn open(path: &Path) -> io::Result<OwnFolder> {
         DirBuilder::new().recursive(true).mode(OWNER_ALL).create(path)?;
         // A link could lead to a place that others change.
@@ -80,17 +80,17 @@ impl OwnFolder {
         Ok(())
     }
 
-    /// For messages.
+    /// The path of the folder, for messages.
     pub(super) fn dir(&self) -> &Path {
         &self.path
     }
 
-    /// For messages.
+    /// The path of a file, for messages.
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Opens a file for reading, if it is a regular one and ours.
+    /// Opens a file for reading. It is an error if the file is not a regular one, or not ours.
     pub(super) fn file(&self, name: &str) -> io::Result<File> {
         // Opening a FIFO would wait for a writer.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -108,7 +108,7 @@ impl OwnFolder {
         Ok(file.into())
     }
 
-    /// Writes a file as a whole, or not at all. Two hosts may share the folder.
+    /// Writes a file as a whole, or not at all, since another host may read it.
     pub(super) fn write(&self, name: &str, parts: &[&[u8]]) -> io::Result<()> {
         let mut new = self.create()?;
         parts.iter().try_for_each(|part| new.file.write_all(part))?;
@@ -175,7 +175,7 @@ impl Drop for UnnamedFile<'_> {
 }
 
 impl FolderFile {
-    /// Whether it is what a writer that crashed left behind.
+    /// Whether a writer that crashed has left the file behind, or is writing it.
     pub(super) fn is_temporary(&self) -> bool {
         self.name.ends_with(TEMPORARY)
     }

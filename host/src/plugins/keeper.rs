@@ -1,8 +1,7 @@
 //! Looks for versions that are good here and not kept for other hosts yet.
 //!
-//! In: the plugins of this host. Out: their files on the shelf. A version that is on the list already, from
-//! whatever host, is left alone; so a list that was lost, or overwritten by another host, is made whole by
-//! the next look.
+//! In: the plugins of this host. Out: their files on the shelf. A version that any host has put on the list
+//! is left alone. If the list was lost, or overwritten by another host, the next look completes it.
 //!
 //! Not here: where files are kept, and how many (`shelf`).
 
@@ -34,15 +33,14 @@ pub(super) async fn run(plugins: Plugins) {
             match plugins.0.shelf.keep(name, &digest, file, plugin.build(&digest)).await {
                 Ok(kept) => {
                     tracing::info!(plugin = name, digest = version, "the version is kept for all hosts");
-                    plugin.is_kept(kept);
+                    plugin.note_kept(kept);
                 }
                 Err(why) => {
                     tracing::warn!(
                         plugin = name,
                         digest = version,
                         why,
-                        "the version is not kept for other \
-                        hosts: one that never had it cannot go back to it"
+                        "the version is not kept for other hosts: one that never had it cannot go back to it"
                     );
                     failed.insert(digest, Instant::now());
                 }

@@ -1,7 +1,7 @@
 //! The life of a plugin's versions as a pure function of events.
 //!
-//! In: the life so far, an event (what lies at the file's path, what a load found out, a verdict), the time.
-//! Out: the life from then on, and effects as data. docs/decisions/0010-life-of-a-version.md has the table of
+//! In: the life so far, an event (a look at the file, the end of a load, a verdict), and the time. Out: the
+//! life after the event, and effects as data. docs/decisions/0010-life-of-a-version.md has the table of
 //! states and events.
 //!
 //! ```text
@@ -35,7 +35,7 @@ pub(super) use event::{Digest, Effect, LifeEvent, LoadEnd, LoadKind, News, Troub
 pub(super) use state::{Candidate, Life, Serving};
 use state::{Guard, Noting, Shown};
 
-/// The way out where a version is in quarantine and there is no other.
+/// The way out where a version is in quarantine and there is no other version.
 const NO_OTHER: &str = "there is no other version to run in its place: put one there, or lift the quarantine";
 
 /// Returns the life after `event`, and the effects to carry out, in their order.
@@ -54,7 +54,7 @@ struct Step {
 impl Step {
     fn take(&mut self, event: LifeEvent) {
         match event {
-            // Something newer is known.
+            // A quarantine of this start is newer than the note.
             LifeEvent::Recalled(_) if self.life.is_recalled => {}
             LifeEvent::Recalled(noted) => {
                 self.life.is_recalled = true;
@@ -74,7 +74,7 @@ impl Step {
     }
 
     fn ended(&mut self, load: u64, end: LoadEnd, good_holds: bool) {
-        // The load was stopped.
+        // A load that was stopped ends too late.
         if load != self.life.load && self.life.has(Guard::LateResultsAreDropped) {
             return;
         }
@@ -82,7 +82,7 @@ impl Step {
         match (kind, end) {
             (_, LoadEnd::Changed) => self.settle(SETTLE),
             (LoadKind::Read, LoadEnd::Read(digest)) => self.read(digest),
-            // It may be read another time: too many open files, a folder on a network.
+            // The cause may pass: too many open files, a folder on a network.
             (LoadKind::Read, LoadEnd::Failed(trouble)) => {
                 if self.life.failed.as_ref().is_none_or(|failed| failed.error != trouble.error) {
                     self.refuse(None, trouble);
@@ -95,13 +95,13 @@ impl Step {
             (LoadKind::Restore(digest, good), LoadEnd::Failed(trouble)) => {
                 self.not_restored(digest, good, trouble);
             }
-            // A result that does not belong to the load is as late as one of another load.
+            // A result of another kind of load is too late as well.
             (LoadKind::Read, LoadEnd::Made) | (_, LoadEnd::Read(_)) => {}
         }
     }
 
     fn found(&mut self, found: Found, is_old: bool) {
-        // A load looks after its file by itself: a file that was only touched keeps its load.
+        // A load watches its file itself: a file that was only touched keeps its load.
         if self.life.candidate.has_load() {
             return;
         }
@@ -129,19 +129,19 @@ impl Step {
         }
     }
 
-    /// The file is read when it has stayed the same for so long, from now on.
+    /// Reads the file when it has stayed the same for `pause`.
     fn settle(&mut self, pause: Duration) {
         self.life.candidate = Candidate::Settling(self.now + pause);
     }
 
-    /// Begins with the first of the loads.
+    /// Begins the first load of a file.
     fn read_file(&mut self) {
         let bytes = self.life.found.bytes();
         if bytes > file::MAX_BYTES {
             let error = format!("{}: it has {bytes} bytes", LoadError::TooLarge);
             return self.refuse(None, Trouble::lasting(error));
         }
-        // Shown where nothing else is: it may take long.
+        // The load may take long, so it is shown where nothing else is.
         if self.life.shown.state == PluginState::Missing {
             let error = "there is a file, which is being compiled and checked, or waits for its turn";
             self.life.shown.error = Some(error.to_owned());
@@ -149,10 +149,11 @@ impl Step {
         self.begin(LoadKind::Read);
     }
 
+    /// Decides what to do with the content that was read.
     fn read(&mut self, digest: Digest) {
         let known = self.life.failed.as_ref().filter(|failed| failed.is_of(&digest));
         if self.life.serving.is_active(&digest) {
-            // Touched, or the good file put back over a bad one.
+            // The file was touched, or the good file was put back in place of a bad one.
             self.life.candidate = Candidate::Taken;
             let is_news = self.life.shown.state != PluginState::Active;
             let had_failed = self.life.failed.take().is_some();
@@ -170,8 +171,9 @@ impl Step {
         }
     }
 
+    /// Lets a version serve that a load has made.
     fn publish(&mut self, digest: Digest, good_holds: bool) {
-        // An attempt that still ran on the same content may have brought the verdict meanwhile.
+        // Meanwhile, an attempt that still ran on the same content may have led to a bad verdict.
         if self.life.is_in_quarantine(&digest) && self.life.has(Guard::QuarantineBeforePublishing) {
             return self.refuse_quarantined(digest);
         }
@@ -191,7 +193,7 @@ impl Step {
         self.lift();
     }
 
-    /// The file holds what is in quarantine. Sees to it that the last good version serves, if there is one.
+    /// Refuses a content that is in quarantine, and lets the last good version serve, if there is one.
     fn refuse_quarantined(&mut self, digest: Digest) {
         let Some(Quarantine { why, good, .. }) = self.life.banned(&digest).cloned() else { return };
         let good = good.filter(|good| !self.life.is_in_quarantine(&good.digest));
@@ -214,7 +216,7 @@ impl Step {
         self.life.failed = None;
     }
 
-    /// The last good version can run, while the file holds what is in quarantine.
+    /// Lets the last good version serve, which a load has made, while the file's content is in quarantine.
     fn restored(&mut self, good: Good) {
         self.life.candidate = Candidate::Quarantined;
         self.life.failed = None;
@@ -223,6 +225,7 @@ impl Step {
         self.life.serving = Serving::Good(good);
     }
 
+    /// Notes that the last good version cannot run, while the file's content is in quarantine.
     fn not_restored(&mut self, digest: Digest, good: Good, Trouble { error, may_pass, .. }: Trouble) {
         self.life.candidate = Candidate::Quarantined;
         let again = may_pass.then(|| self.life.pauses.next(self.life.failed.as_ref(), &digest));
@@ -258,7 +261,7 @@ impl Step {
         self.withdraw();
     }
 
-    /// Nothing serves from now on. Returns the digest of what did.
+    /// Lets no version serve from now on. Returns the digest of the version that did.
     fn withdraw(&mut self) -> Option<Digest> {
         let active = self.life.serving.active()?.digest.clone();
         self.effects.push(Effect::Withdraw);
@@ -276,14 +279,14 @@ impl Step {
         }
         let serving = match self.life.serving.clone() {
             Serving::Probation(new, _) if new.digest == digest => Serving::Good(new),
-            // It was replaced or removed meanwhile, and is better than what there was to go back to.
+            // The version was replaced or removed meanwhile, and is the newest good one.
             Serving::Probation(new, _) => Serving::Probation(new, version.clone()),
             Serving::Draining(_) => Serving::Draining(version.clone()),
             Serving::Good(_) | Serving::Absent => return self.tell(News::Confirmed(digest)),
         };
         self.life.serving = serving;
         self.effects.push(Effect::Keep(version));
-        // A version that was replaced has the grants of that time.
+        // A version that was replaced may have older grants.
         if !self.life.serving.is_active(&digest) {
             self.effects.push(Effect::Regrant);
         }
@@ -311,7 +314,7 @@ impl Step {
                 self.tell(News::BadAfterRemoval(digest.clone(), why.clone()));
                 (why, good)
             }
-            // Nothing is rolled back to itself, and what does not serve is not rolled back.
+            // A version that does not serve is not rolled back, nor is the good version to itself.
             _ => return self.tell(News::BadAfterReplacement(digest, why)),
         };
         self.tell(News::Quarantined(digest.clone(), reason.clone()));
@@ -319,7 +322,7 @@ impl Step {
         self.note();
     }
 
-    /// A version that an operator has withdrawn neither serves nor is kept, whatever its attempts said.
+    /// Withdraws a version by an operator's order: it neither serves nor is kept, whatever its verdict was.
     fn withdrawn(&mut self, order: Quarantine) {
         let Quarantine { digest, why, good: earlier } = order.clone();
         if !self.life.has(Guard::WithdrawalsAddUp) {
@@ -327,10 +330,10 @@ impl Step {
         }
         self.life.withdrawn.insert(digest.clone(), order);
         let is = |good: &Good| good.digest == digest;
-        // It was to run in place of what must not run.
+        // Whether the withdrawn version was to run in place of another one in quarantine.
         let stands_in = |banned: &&mut Quarantine| banned.good.as_ref().is_some_and(is);
         let replace = |banned: &mut Quarantine| {
-            // Where no other is known, it stays the one: it may be lifted.
+            // Without an earlier version it stays there, since the withdrawal may be lifted.
             let earlier = earlier.clone().filter(|earlier| earlier.digest != banned.digest);
             banned.good = earlier.or(banned.good.take());
         };
@@ -345,7 +348,7 @@ impl Step {
         match self.life.serving.clone() {
             Serving::Probation(new, _) if is(&new) => self.found_bad(new, why),
             Serving::Probation(new, good) if is(&good) => {
-                // Nothing better is known than what has taken its place.
+                // The version on probation is the only one left.
                 self.effects.push(Effect::Keep(new.clone()));
                 self.life.serving = Serving::Good(new);
                 self.tell(News::Refused(digest, why));
@@ -363,7 +366,7 @@ impl Step {
         }
     }
 
-    /// The content is taken like a new one.
+    /// Takes a version out of quarantine. Its content is loaded like a new one.
     fn lifted(&mut self, digest: Digest) {
         if !self.life.is_in_quarantine(&digest) {
             return;
@@ -378,7 +381,7 @@ impl Step {
         }
     }
 
-    /// The file is read anew, as if it had been put there now.
+    /// Reads the file again, as if it was new.
     fn look_again(&mut self) {
         use Candidate::{InWork, Quarantined, Refused, Taken};
         self.life.failed = None;
@@ -392,14 +395,14 @@ impl Step {
         }
     }
 
-    /// Another content has taken the place of what is in quarantine.
+    /// Ends the quarantine, because another content is in the file.
     fn lift(&mut self) {
         if self.life.quarantine.take().is_some() {
             self.note();
         }
     }
 
-    /// The next start is to know what is in quarantine. One note is written at a time.
+    /// Writes the quarantine down for the next start. One note is written at a time.
     fn note(&mut self) {
         if self.life.noting == Noting::Idle || !self.life.has(Guard::NotesAreWrittenInOrder) {
             self.life.noting = Noting::Busy;
@@ -417,8 +420,8 @@ impl Step {
         }
     }
 
-    /// The file cannot be used; what serves stays. What has no digest is remembered too: the good file put
-    /// back must be noticed.
+    /// Refuses a file that cannot be used. The version that serves stays. A failure without a digest is
+    /// noted, too, so that it is news when the good file is put back.
     fn refuse(&mut self, digest: Option<Digest>, Trouble { what, error, may_pass }: Trouble) {
         self.life.candidate = Candidate::Refused;
         let again = digest.as_deref().filter(|_| may_pass);

@@ -1,8 +1,8 @@
 //! The order of the work on files. Files are read one after the other, in the order in which they were found,
-//! and compiled one after the other. A file that takes long makes room for the next one, so a file that takes
-//! minutes holds up others for [`PATIENCE`] only.
+//! and compiled one after the other. A file that takes long to compile lets the next one begin, so that it
+//! holds up others for [`PATIENCE`] only.
 //!
-//! Not here: how long compiling may take at all (`sandbox::compiler_process`), what the processor has for it
+//! Not here: the time limit of compiling (`sandbox::compiler_process`), its share of the processor
 //! (`sandbox::compiler`).
 
 use std::pin::{Pin, pin};
@@ -16,22 +16,22 @@ use tokio::task::coop::unconstrained;
 
 /// How long others wait for one file.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
-/// Files that may take longer, all at once. Each of them may have half of the cores, and as much memory as
-/// compiling may take.
+/// How many files that take longer may be compiled at once, beside the next one. Each may use half of the
+/// cores, and as much memory as compiling may take.
 const SLOW: usize = 1;
 
 #[derive(Clone)]
 pub(super) struct Line {
     /// One permit to read, since a file may be large.
     read: Arc<Semaphore>,
-    /// One permit for a file that has not been compiled for long.
+    /// One permit to compile for up to [`PATIENCE`].
     next: Arc<Semaphore>,
-    /// All that compile.
+    /// A permit for each file that is compiled.
     all: Arc<Semaphore>,
     patience: Duration,
 }
 
-/// A place in the line of those that want to read.
+/// A place in the line of loads that want to read.
 pub(super) struct Place(Pin<Box<MaybeDone<Permit>>>);
 
 type Permit = Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>;
@@ -42,12 +42,12 @@ impl Line {
         Line { read, next, all, patience }
     }
 
-    /// Joins the line now: a task that is spawned is polled at some time, before others or after them.
+    /// Joins the line now, and not at the first poll of a spawned task, which may come after others.
     pub(super) fn line_up(&self) -> Place {
-        // Whoever called has not used up what it may do at a time.
+        // Otherwise a caller that has used up its budget of polls would not join.
         let permit: Permit = Box::pin(unconstrained(taken(self.read.clone())));
         let mut place = Box::pin(maybe_done(permit));
-        // The caller polls the place again.
+        // Nothing can wake this poll. `read` polls the place again.
         let _ = place.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         Place(place)
     }
@@ -72,7 +72,7 @@ impl Line {
     }
 }
 
-/// None if it was closed, which nobody does.
+/// Waits for a permit. `None`: the semaphore was closed, which nobody does.
 async fn taken(places: Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
     places.acquire_owned().await.ok()
 }

@@ -1,6 +1,7 @@
-//! From a plugin's bytes to a handler, through the cache.
+//! Makes a handler of a plugin's bytes, through the cache.
 //!
-//! Blocking and heavy: called off the runtime. Not here: how many at a time (`line`).
+//! Its functions block and compute for long, so they are not called on threads of the runtime. Not here: how
+//! many plugins are compiled at a time (`line`).
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -12,13 +13,15 @@ use crate::sandbox::{Allowance, Compiled, FunctionFiles, Handler, LoadError, San
 #[derive(Clone)]
 pub(super) struct Loader {
     sandbox: Sandbox,
+    /// [`Sandbox::compatibility`].
     compatibility: String,
     cache: Cache,
 }
 
-/// A handler and how it was come by.
+/// A handler that was compiled, or loaded from the cache.
 pub(super) struct Prepared {
     pub(super) handler: Handler,
+    /// How long that took.
     pub(super) took: Duration,
     pub(super) from_cache: bool,
 }
@@ -29,8 +32,9 @@ impl Loader {
         Loader { sandbox, compatibility, cache }
     }
 
-    /// `digest` is the SHA-256 of `wasm`; `in_use` gives those of the versions whose code stays in the cache,
-    /// when it is compiled; None: all of it stays.
+    /// Loads the version from the cache, or compiles it. `digest` is the SHA-256 of `wasm`. After compiling,
+    /// the cache is pruned: `in_use` returns the digests of the versions whose code stays; `None`: all code
+    /// stays.
     pub(super) fn load(
         &self,
         wasm: &[u8],
@@ -60,7 +64,7 @@ impl Loader {
         Ok(Prepared { handler, took: started.elapsed(), from_cache: false })
     }
 
-    /// Loads a version whose file is gone, if the cache has its code. An error may pass by itself.
+    /// Loads a version if the cache has its code. An error may pass by itself.
     pub(super) fn load_cached(
         &self,
         digest: &str,
@@ -71,7 +75,7 @@ impl Loader {
         let Some(code) = self.cache.get(&name).map_err(LoadError::Hindered)? else { return Ok(None) };
         match self.sandbox.load(&code, grants) {
             Ok(handler) => Ok(Some(Prepared { handler, took: started.elapsed(), from_cache: true })),
-            // Nothing is wrong with the code, and it may be all that there is of this version.
+            // The code is sound, and may be the last copy of this version, so it stays.
             Err(error) if error.may_pass() => Err(error),
             Err(error) => {
                 tracing::warn!(digest, %error, "what the cache holds cannot be used");

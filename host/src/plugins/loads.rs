@@ -1,10 +1,9 @@
-//! The loads that a plugin's file asks for: read it, make a version of it, or load the last good version
-//! instead.
+//! The loads of a plugin's file: read the file, make a version of it, or load the last good version instead.
 //!
-//! In: a [`LoadKind`], and where the file is. Out: how it ended and what it has made, which the plugin is
-//! told, unless the load was stopped. A load may be dropped wherever it waits.
+//! In: a [`LoadKind`], and where the file is. Out: how the load ended and the version that it made, for the
+//! plugin, unless the load was stopped. A load may be dropped wherever it waits.
 //!
-//! Not here: which load comes when (`life`), who may read and compile at once (`line`), how bytes become a
+//! Not here: which load comes when (`life`), the order of reading and compiling (`line`), how bytes become a
 //! handler (`loader`).
 
 use std::io;
@@ -17,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::build_file::build_of;
 use super::catalog::Plugins;
-use super::changes::What;
+use super::changes::Milestone;
 use super::life::{LoadEnd, LoadKind, Trouble};
 use super::line::{Line, Place};
 use super::loader::{Loader, Prepared};
@@ -39,8 +38,8 @@ pub(super) struct Workshop {
 }
 
 impl Workshop {
-    /// Begins a load, and then each load that its plugin asks for when one has ended. Its place in the line
-    /// to read is the one it has when it is asked for: a task that is spawned is polled at some time.
+    /// Begins a load, and after its end the next load that the plugin asks for, and so on. A load lines up to
+    /// read when it is asked for, and not when its task is polled, which may be at any time.
     pub(super) fn begin(&self, loads: &mut JoinSet<()>, work: Work) {
         let (shop, mut next) = (self.clone(), Some((self.line.line_up(), work)));
         loads.spawn(async move {
@@ -90,14 +89,14 @@ impl Workshop {
         }
     }
 
-    /// Makes a version of the file. What the cache has does not wait for what it has not.
+    /// Makes a version of the file. A version that the cache has does not wait until others are compiled.
     async fn make(&self, place: Place, work: &Work, digest: &str) -> Result<Prepared, LoadEnd> {
         let prepared = match self.cached(place, work, digest).await? {
             Some(prepared) => prepared,
             None => self.compile(work, digest).await?,
         };
         if prepared.handler.lacks_hosts() {
-            // It may never make one: a handler can have requests for some configurations only. A request that
+            // This is no warning: a handler may make requests with some configurations only. A request that
             // is refused is a warning.
             tracing::info!(plugin = %work.plugin.name, "the plugin can make requests, and its allowed_hosts \
                 allows none: each would be refused");
@@ -109,27 +108,18 @@ impl Workshop {
     }
 
     async fn compile(&self, work: &Work, digest: &str) -> Result<Prepared, LoadEnd> {
-        let Workshop { loader, registry, line, .. } = self.clone();
-        let (path, name, grants) = (work.plugin.origin.path(), digest.to_owned(), work.grants.clone());
-        let compiling = self.line.compile(async move {
+        let compiling = self.line.compile(async {
             work.plugin.begins();
             tracing::info!(plugin = %work.plugin.name, digest = short(digest), "compiling the plugin");
-            let stop = CancellationToken::new();
-            let allowance = Allowance { cores: registry.cores(), cancel: stop.clone() };
-            let _stops = stop.drop_guard();
-            // It is read again, since what waits to be compiled must not fill the memory.
-            let read = line.read(line.line_up(), blocking(move || read_now(&path))).await;
-            let loading = blocking(move || match read {
-                Some(Ok(Some((bytes, now)))) if now == name => {
-                    loader.load(&bytes, &name, &grants, &allowance, || registry.in_use())
+            let path = work.plugin.origin.path();
+            // The file is read again, since files that wait to be compiled must not fill the memory.
+            let read = self.line.read(self.line.line_up(), blocking(move || read_now(&path))).await;
+            match read {
+                Some(Ok(Some((bytes, now)))) if now == digest => self.load(bytes, digest, work).await,
+                Some(Ok(_)) | None => Err(LoadEnd::Changed),
+                Some(Err(error)) => {
+                    Err(failed(&LoadError::Hindered(format!("the file cannot be read: {error}"))))
                 }
-                Some(Ok(_)) | None => Err(LoadError::Cancelled),
-                Some(Err(error)) => Err(LoadError::Hindered(format!("the file cannot be read: {error}"))),
-            });
-            match loading.await {
-                Some(Err(LoadError::Cancelled)) => Err(LoadEnd::Changed),
-                Some(made) => made.map_err(|error| failed(&error)),
-                None => Err(LoadEnd::Failed(Trouble::lasting("the compiler failed on it"))),
             }
         });
         let compiled = self.while_it_stays(work, digest, compiling).await;
@@ -144,6 +134,20 @@ impl Workshop {
         compiled
     }
 
+    /// Makes a handler of these bytes. The compiler stops when this future is dropped.
+    async fn load(&self, bytes: Vec<u8>, digest: &str, work: &Work) -> Result<Prepared, LoadEnd> {
+        let Workshop { loader, registry, .. } = self.clone();
+        let (digest, grants) = (digest.to_owned(), work.grants.clone());
+        let stop = CancellationToken::new();
+        let allowance = Allowance { cores: registry.cores(), cancel: stop.clone() };
+        let _stops = stop.drop_guard();
+        let load = move || loader.load(&bytes, &digest, &grants, &allowance, || registry.in_use());
+        match blocking(load).await {
+            Some(made) => made.map_err(|error| failed(&error)),
+            None => Err(LoadEnd::Failed(Trouble::lasting("the compiler failed on it"))),
+        }
+    }
+
     async fn cached(&self, place: Place, work: &Work, digest: &str) -> Result<Option<Prepared>, LoadEnd> {
         let (loader, grants, name) = (self.loader.clone(), work.grants.clone(), digest.to_owned());
         let loading = blocking(move || loader.load_cached(&name, &grants));
@@ -151,7 +155,7 @@ impl Workshop {
         loaded.map_err(|error| failed(&error))
     }
 
-    /// Loads the last good version from the cache, or from where all hosts keep them, and checks it.
+    /// Loads the last good version from the cache, or from the shelf of all hosts, and checks it.
     async fn restore(&self, place: Place, work: &Work, good: &str) -> Result<Prepared, LoadEnd> {
         let prepared = match self.cached(place, work, good).await? {
             Some(prepared) => prepared,
@@ -165,20 +169,11 @@ impl Workshop {
             let why = "it is not in the cache, and no host has kept its file";
             return Err(LoadEnd::Failed(Trouble::lasting(why)));
         };
-        let Workshop { loader, registry, .. } = self.clone();
-        let (name, grants, shelf) = (good.to_owned(), work.grants.clone(), registry.0.shelf.clone());
-        let compiling = self.line.compile(async move {
+        let compiling = self.line.compile(async {
             work.plugin.begins();
-            let fetched = shelf.fetch(&kept).await;
+            let fetched = self.registry.0.shelf.fetch(&kept).await;
             let bytes = fetched.map_err(|why| failed(&LoadError::Hindered(why)))?;
-            let stop = CancellationToken::new();
-            let allowance = Allowance { cores: registry.cores(), cancel: stop.clone() };
-            let _stops = stop.drop_guard();
-            let load = move || loader.load(&bytes, &name, &grants, &allowance, || registry.in_use());
-            match blocking(load).await {
-                Some(made) => made.map_err(|error| failed(&error)),
-                None => Err(LoadEnd::Failed(Trouble::lasting("the compiler failed on it"))),
-            }
+            self.load(bytes, good, work).await
         });
         compiling.await
     }
@@ -186,13 +181,12 @@ impl Workshop {
     async fn checked(&self, work: &Work, prepared: Prepared) -> Result<Prepared, LoadEnd> {
         let passed = prepared.handler.self_check(&work.plugin.name, self.check).await;
         passed.map(|()| prepared).map_err(|error| {
-            let (what, may_pass) = (What::SelfCheckFailed, error.may_pass());
+            let (what, may_pass) = (Milestone::SelfCheckFailed, error.may_pass());
             LoadEnd::Failed(Trouble { what, error: format!("self-check: {error}"), may_pass })
         })
     }
 
-    /// Does something with a file's content while the file has it. If it has another one, the work is
-    /// dropped.
+    /// Works on a file's content as long as the file has this content. Otherwise the work is dropped.
     async fn while_it_stays(
         &self,
         work: &Work,
@@ -206,7 +200,7 @@ impl Workshop {
         }
     }
 
-    /// Waits until the file has another content: not until it is touched.
+    /// Waits until the file has another content. A file that is only touched has the same.
     async fn changes(&self, path: PathBuf, stamp: Stamp, digest: &str) {
         let mut seen = Found::File(stamp);
         loop {
@@ -220,7 +214,7 @@ impl Workshop {
                     match self.line.read(self.line.line_up(), read).await {
                         Some(Ok(Some((_, now)))) if now == digest => seen = found,
                         Some(Ok(Some(_))) => return,
-                        // Somebody is at it: that is for the next time.
+                        // Somebody writes to the file. The next look finds out more.
                         Some(Ok(None) | Err(_)) | None => {}
                     }
                 }
@@ -235,7 +229,7 @@ fn failed(error: &LoadError) -> LoadEnd {
     LoadEnd::Failed(Trouble { may_pass: error.may_pass(), ..Trouble::lasting(error.to_string()) })
 }
 
-/// A file's content and its digest; None while somebody is at it, and when it is gone. Blocking.
+/// A file's content and its digest. `None`: somebody writes to the file, or it is gone. Blocking.
 fn read_whole(path: &Path, stamp: Stamp) -> io::Result<Option<(Vec<u8>, String)>> {
     let bytes = match file::read(path, stamp) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -247,7 +241,8 @@ fn read_whole(path: &Path, stamp: Stamp) -> io::Result<Option<(Vec<u8>, String)>
     }))
 }
 
-/// The content and the digest of what lies there now.
+/// The content and the digest that the file has now. `None`: as of [`read_whole`], or it is too large.
+/// Blocking.
 pub(super) fn read_now(path: &Path) -> io::Result<Option<(Vec<u8>, String)>> {
     match file::look(path) {
         Found::File(stamp) if stamp.bytes() <= file::MAX_BYTES => read_whole(path, stamp),
@@ -255,7 +250,7 @@ pub(super) fn read_now(path: &Path) -> io::Result<Option<(Vec<u8>, String)>> {
     }
 }
 
-/// Runs `work` where it may block. None if it panicked, which has been logged then.
+/// Runs `work` where it may block. `None`: it panicked, which the hook for panics has logged.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     tokio::task::spawn_blocking(work).await.ok()
 }

@@ -1,52 +1,56 @@
-//! A lock's guard that also keeps what was taken out of what it guards.
+//! A lock's guard that keeps values which are to be dropped after the lock is released.
 //!
-//! With the last holder of a version go its compiled code and its instances, which takes time. Whoever waits
-//! for a lock of the registry must not wait for that, so what is replaced or removed under one is handed to
-//! [`Locked::let_go`], and dropped after the lock is released.
+//! When the last holder of a version drops it, its compiled code and its instances are freed, which takes
+//! time. Others that wait for a lock of the registry must not wait for that. So a value that is replaced or
+//! removed under a lock is handed to [`Locked::drop_later`].
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
+use std::sync::MutexGuard;
+
+use crate::guarded::Guarded;
 
 thread_local! {
     /// How many of these locks this thread holds.
     static HELD: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A lock that is held. `G` is its guard, `T` is what it may have to let go of.
-pub(super) struct Locked<G, T> {
+/// A lock that is held.
+pub(super) struct Locked<'g, T> {
     // Fields are dropped in their order.
-    guard: G,
-    old: Vec<T>,
+    guard: MutexGuard<'g, T>,
+    old: Vec<Box<dyn Send>>,
 }
 
-impl<G, T> Locked<G, T> {
-    pub(super) fn new(guard: G) -> Locked<G, T> {
+impl<'g, T> Locked<'g, T> {
+    pub(super) fn new(guarded: &'g Guarded<T>) -> Locked<'g, T> {
+        let guard = guarded.lock();
         HELD.set(HELD.get() + 1);
         Locked { guard, old: Vec::new() }
     }
 
-    /// Keeps these until the lock is released.
-    pub(super) fn let_go(&mut self, old: impl IntoIterator<Item = T>) {
-        self.old.extend(old);
+    /// Drops a value after the lock is released.
+    pub(super) fn drop_later<O: Send + 'static>(&mut self, old: Option<O>) {
+        self.old.extend(old.map(|old| Box::new(old) as Box<dyn Send>));
     }
 }
 
-impl<G, T> Drop for Locked<G, T> {
+impl<T> Drop for Locked<'_, T> {
     fn drop(&mut self) {
         HELD.set(HELD.get() - 1);
     }
 }
 
-impl<G: Deref, T> Deref for Locked<G, T> {
-    type Target = G::Target;
+impl<T> Deref for Locked<'_, T> {
+    type Target = T;
 
-    fn deref(&self) -> &G::Target {
+    fn deref(&self) -> &T {
         &self.guard
     }
 }
 
-impl<G: DerefMut, T> DerefMut for Locked<G, T> {
-    fn deref_mut(&mut self) -> &mut G::Target {
+impl<T> DerefMut for Locked<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
         &mut self.guard
     }
 }
@@ -58,26 +62,28 @@ pub(super) fn is_held() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
 
-    struct Old(Arc<Mutex<u32>>);
+    struct Old(Arc<AtomicU32>);
 
     impl Drop for Old {
         fn drop(&mut self) {
-            *self.0.try_lock().expect("the lock is free") += u32::from(!is_held());
+            self.0.fetch_add(u32::from(!is_held()), Ordering::Relaxed);
         }
     }
 
     #[test]
     fn a_released_value_is_dropped_when_the_lock_is_free() {
-        let mutex = Arc::new(Mutex::new(0));
-        let mut locked = Locked::new(mutex.lock().unwrap());
-        locked.let_go([Old(mutex.clone()), Old(mutex.clone())]);
+        let (guarded, dropped) = (Guarded::new(0), Arc::new(AtomicU32::new(0)));
+        let mut locked = Locked::new(&guarded);
+        locked.drop_later(Some(Old(dropped.clone())));
+        locked.drop_later(Some(Old(dropped.clone())));
         *locked += 10;
         assert!(is_held());
         drop(locked);
-        assert_eq!((*mutex.lock().unwrap(), is_held()), (12, false));
+        assert_eq!((*guarded.lock(), dropped.load(Ordering::Relaxed), is_held()), (10, 2, false));
     }
 }

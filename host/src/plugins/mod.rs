@@ -61,6 +61,7 @@ pub(crate) use single::{Single, Singles, Watch, read};
 pub(crate) use status::PluginStatus;
 pub(crate) use version::{Judged, RanAttempt, Version};
 
+use cache::Cache;
 use catalog::Wanted;
 use origin::PluginFolders;
 use quarantine::Notes;
@@ -78,18 +79,18 @@ pub(crate) struct Source {
     pub pulled_dir: PathBuf,
     /// Where compiled code is kept.
     pub cache_dir: PathBuf,
-    /// Where this user's commands keep theirs.
+    /// Where the commands of this user keep compiled code.
     pub user_cache: Option<PathBuf>,
-    /// The orders of operators that stand. A reload that was ordered before the start is done with it.
+    /// The orders of operators that hold at the start. A reload that was ordered before is done by the start.
     pub orders: Orders,
     /// Where good versions are kept for all hosts.
     pub shelf: Shelf,
 }
 
 impl Plugins {
-    /// Tries every file that is there once, then goes on watching in the background until `stop`. Large files
-    /// that were never compiled may take minutes: after [`PATIENCE`] it gives the registry as it is, and the
-    /// rest comes while the host runs.
+    /// Tries every file that is there once, then watches the files in the background until `stop`. Large
+    /// files that were never compiled may take minutes: after [`PATIENCE`] it returns the registry as it is,
+    /// and the other versions come while the host runs.
     pub(crate) async fn start(
         source: Source,
         wanted: Wanted,
@@ -107,10 +108,9 @@ impl Plugins {
         tracker: &TaskTracker,
     ) -> anyhow::Result<Plugins> {
         let Source { sandbox, dir, pulled_dir, cache_dir, user_cache, orders, shelf } = source;
-        let cache = tokio::task::spawn_blocking(move || cache::Cache::open(&cache_dir))
+        let cache = tokio::task::spawn_blocking(move || Cache::of_host(&cache_dir, user_cache))
             .await
-            .context("cannot look at the cache")?
-            .beside(user_cache, true);
+            .context("cannot look at the cache")?;
         let notes = Notes::new(cache.folder());
         let plugins = Plugins::new(
             PluginFolders { own: dir, pulled: pulled_dir },

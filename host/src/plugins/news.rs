@@ -1,14 +1,14 @@
-//! News of the life of a plugin: lines of the log, changes of the plugin, counts.
+//! Publishes the news of a plugin's life: as lines of the log, changes of the plugin, and counts.
 //!
-//! In: [`News`] from `life`, in the order in which they happened. Each is told after what it tells of has
-//! been done: what begins after the line begins on the version that the line names. Not here: what is news
-//! (`life`).
+//! In: [`News`] from `life`, in the order in which they happened. They are published after the effects of
+//! their step: an attempt that begins after a line begins on the version that the line names. Not here: what
+//! is news (`life`).
 
 use std::time::Duration;
 
 use tracing::Level;
 
-use super::changes::What;
+use super::changes::Milestone;
 use super::life::News;
 use super::registry::{PluginEntry, Record};
 use super::version::Version;
@@ -42,7 +42,7 @@ impl<'l> VersionLine<'l> {
 }
 
 impl Record {
-    /// `since` is how long ago the version was taken whose probation has ended, `active` is what serves now.
+    /// `since` is the time since the version was taken whose probation has ended; `active` serves now.
     pub(super) fn publish_news(
         &mut self,
         entry: &PluginEntry,
@@ -53,7 +53,7 @@ impl Record {
         let (changes, plugin) = (&mut self.changes, &*entry.name);
         match news {
             News::Removed(digest) => {
-                changes.add(What::Removed, Some(&digest), None, None);
+                changes.add(Milestone::Removed, Some(&digest), None, None);
                 VersionLine::new(plugin, &digest)
                     .log(Level::INFO, "plugin removed: running attempts finish, its queues wait");
             }
@@ -63,18 +63,18 @@ impl Record {
             News::Loaded(digest, on_probation) => self.publish_load(entry, &digest, on_probation, active),
             News::ServesAgain(digest, is_news) => {
                 if is_news {
-                    changes.add(What::Restored, Some(&digest), None, None);
+                    changes.add(Milestone::Restored, Some(&digest), None, None);
                 }
                 VersionLine::new(plugin, &digest).log(Level::INFO, "plugin file is the active version again");
             }
             News::Refused(digest, why) => {
-                changes.add(What::Quarantined, Some(&digest), None, Some(&why));
+                changes.add(Milestone::Quarantined, Some(&digest), None, Some(&why));
                 let line = VersionLine { why: Some(&why), ..VersionLine::new(plugin, &digest) };
                 line.log(Level::ERROR, "plugin version is in quarantine and does not run");
             }
             News::Restored(digest, is_loaded) => {
                 let took = active.map(|active| active.took).filter(|_| is_loaded);
-                changes.add(What::Restored, Some(&digest), took, None);
+                changes.add(Milestone::Restored, Some(&digest), took, None);
                 let line = VersionLine { took, ..VersionLine::new(plugin, &digest) };
                 line.log(Level::INFO, "the last good version of the plugin runs again");
             }
@@ -86,20 +86,22 @@ impl Record {
                 "the last good version of the plugin cannot run: its queues wait"
             ),
             News::Confirmed(digest) => {
-                changes.add(What::Confirmed, Some(&digest), since, None);
+                changes.add(Milestone::Confirmed, Some(&digest), since, None);
                 let line = VersionLine { took: since, ..VersionLine::new(plugin, &digest) };
                 line.log(Level::INFO, "plugin version confirmed: its probation is over");
             }
             News::RolledBack { digest, good, why } => {
                 entry.figures.rolled_back.inc();
-                changes.add(What::RolledBack, Some(&digest), since, Some(&why));
+                changes.add(Milestone::RolledBack, Some(&digest), since, Some(&why));
                 let (took, good) = (Some(since.unwrap_or_default()), Some(short(&good)));
                 let line = VersionLine { good, took, why: Some(&why), ..VersionLine::new(plugin, &digest) };
                 line.log(Level::ERROR, "plugin version rolled back");
             }
-            News::Quarantined(digest, why) => changes.add(What::Quarantined, Some(&digest), None, Some(&why)),
+            News::Quarantined(digest, why) => {
+                changes.add(Milestone::Quarantined, Some(&digest), None, Some(&why))
+            }
             News::Lifted(digest) => {
-                changes.add(What::Lifted, Some(&digest), None, None);
+                changes.add(Milestone::Lifted, Some(&digest), None, None);
                 VersionLine::new(plugin, &digest).log(Level::INFO, "plugin version is out of quarantine");
             }
             News::BadAfterRemoval(digest, why) => {
@@ -117,7 +119,7 @@ impl Record {
     fn publish_failure(
         &mut self,
         entry: &PluginEntry,
-        what: What,
+        what: Milestone,
         digest: Option<&str>,
         error: &str,
         again: Option<Duration>,
@@ -148,7 +150,7 @@ impl Record {
     ) {
         let Some(Version { took, from_cache, bytes, .. }) = active else { return };
         entry.figures.reloads.inc();
-        self.changes.add(What::Loaded, Some(digest), Some(*took), None);
+        self.changes.add(Milestone::Loaded, Some(digest), Some(*took), None);
         tracing::info!(
             plugin = &*entry.name,
             digest = short(digest),

@@ -1,7 +1,7 @@
 //! Where the file of one plugin is, and where it comes from.
 //!
-//! In: the plugin's `source`, and what became of each pull. Out: the path that the watcher looks at, and what
-//! people are shown of a registry that gives nothing.
+//! In: the plugin's `source`, and the result of each pull. Out: the path that the watcher looks at, and why
+//! the last pull failed.
 //!
 //! ```text
 //! the start: source ─▶ pulled/, whether the file is there or not;   no source ─▶ plugins_dir
@@ -16,7 +16,6 @@ use std::time::Instant;
 
 use tokio::sync::Notify;
 
-use crate::clock::{ms, now_ms};
 use crate::config::OciReference;
 use crate::guarded::Guarded;
 
@@ -43,24 +42,18 @@ pub(super) struct Origin {
 struct OriginState {
     path: PathBuf,
     source: Option<OciReference>,
-    /// Whether the first pull may still succeed, and there is no file before it.
+    /// There is no file before the first pull, and this pull may still succeed.
     is_awaited: bool,
     trouble: Option<PullTrouble>,
 }
 
-/// Why the registry gave nothing the last time.
+/// Why the last pull failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PullTrouble {
     pub(super) error: String,
-    /// The registry answered, and a person has to do something.
+    /// The registry refused the pull, so a person has to do something.
     pub(super) is_refusal: bool,
     pub(super) retry_at: Instant,
-}
-
-impl PullTrouble {
-    pub(super) fn retry_at_ms(&self) -> u64 {
-        now_ms().saturating_add(ms(self.retry_at.saturating_duration_since(Instant::now())))
-    }
 }
 
 impl Origin {
@@ -75,7 +68,7 @@ impl Origin {
         Origin { own, pulled, state: Guarded::new(state), ask: Notify::new() }
     }
 
-    /// Another source from now on, or none.
+    /// Takes another source, or none.
     pub(super) fn change(&self, source: Option<OciReference>) {
         let mut state = self.state.lock();
         if source.is_none() {
@@ -107,25 +100,25 @@ impl Origin {
         self.state.lock().trouble.clone()
     }
 
-    /// A file of this source is in place, pulled now or before.
+    /// Notes that a file of this source is in place, pulled now or before.
     pub(super) fn has_file(&self, source: &OciReference) {
-        self.of(source, |state| {
+        self.update(source, |state| {
             state.path.clone_from(&self.pulled);
             state.is_awaited = false;
         });
     }
 
-    /// A pull has ended.
+    /// Notes that a pull has ended.
     pub(super) fn ended(&self, source: &OciReference, trouble: Option<PullTrouble>) {
-        self.of(source, |state| {
-            // A failure that may pass is waited for; the watcher decides how long.
+        self.update(source, |state| {
+            // The watcher waits for a source whose failure may pass, and decides how long.
             state.is_awaited &= trouble.as_ref().is_some_and(|trouble| !trouble.is_refusal);
             state.trouble = trouble;
         });
     }
 
-    /// The configuration may name another source by now.
-    fn of(&self, source: &OciReference, change: impl FnOnce(&mut OriginState)) {
+    /// Changes the state, unless the configuration names another source by now.
+    fn update(&self, source: &OciReference, change: impl FnOnce(&mut OriginState)) {
         let mut state = self.state.lock();
         if state.source.as_ref() == Some(source) {
             change(&mut state);

@@ -1,18 +1,18 @@
-//! Whether a new version is good: judged by the first tasks that it runs. No IO, no clock: the same ends in,
-//! the same rulings out.
+//! Judges whether a new version is good by the first tasks that it runs. It is pure: no IO, no clock.
 //!
-//! In: how each attempt on the version ended. Out: for each spoiled one whether it uses up an attempt of its
+//! In: how each attempt on the version ended. Out: for each spoiled attempt whether it is charged to its
 //! task, and, once, the [`ProbationVerdict`].
 //!
 //! ```text
 //! on probation ─▶ SOUND attempts came back from the handler ─▶ good: failures are charged from now on
 //!       │ └─────▶ SPOILED tasks were spoiled ─▶ bad: what it spoils is given back
-//!       └ a task was spoiled MAX_GIVEN_BACK + 1 times, or LASTS is over ─▶ whichever of the two are more
+//!       └ a task was spoiled MAX_GIVEN_BACK + 1 times, or LASTS is over ─▶ bad if more tasks were spoiled
+//!         than attempts came back, else good
 //! ```
 //!
-//! Invariants: as long as there is no verdict, and after a bad one, no spoiled attempt is charged; and there
-//! is a verdict before any task is given back more than MAX_GIVEN_BACK times. So a bad version costs no task
-//! an attempt, and a task that spoils every version comes to its end.
+//! Invariants: before the verdict, and after a bad one, no spoiled attempt is charged. The verdict comes
+//! before any task is given back more than MAX_GIVEN_BACK times. So a bad version costs no task an attempt,
+//! and a task that spoils every version comes to its end.
 //!
 //! Not here: what follows from a verdict (`life`), how a task is given back (`worker::settle`).
 
@@ -22,29 +22,28 @@ use std::time::{Duration, Instant};
 use crate::guarded::Guarded;
 use crate::task::{FailureKind, Outcome};
 
-/// A version is good after this many attempts that came back from the handler: of 10, no more than half can
-/// be spoiled then.
+/// A version is good after this many attempts that came back from the handler, half of the first ten.
 const SOUND: u32 = 5;
-/// A version is bad after this many spoiled tasks: most of 10.
+/// A version is bad after this many spoiled tasks, most of the first ten.
 const SPOILED: usize = 6;
-/// The longest probation of a version that has run a task. A version that has run nothing stays on probation,
-/// which is about its first tasks.
+/// The longest probation of a version that has run a task. Before its first task, a version stays on
+/// probation.
 const LASTS: Duration = Duration::from_secs(5 * 60);
-/// How often one task is given back at most, before there must be a verdict.
+/// A task is given back this many times at most before the verdict.
 const MAX_GIVEN_BACK: u32 = 5;
 /// How long a task waits that is given back for the first time. Each further wait is twice as long.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 
-/// The consequence for the task.
+/// The consequence of an attempt for its task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ruling {
-    /// It is settled as always.
+    /// The task is settled by the attempt's outcome.
     AsUsual,
-    /// The attempt does not count; the task comes back after this time.
+    /// The attempt is not charged, and the task comes back after this time.
     GiveBack(Duration),
 }
 
-/// The finding about the version.
+/// The end of a probation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum ProbationVerdict {
     Good,
@@ -52,7 +51,7 @@ pub(super) enum ProbationVerdict {
     Bad(String),
 }
 
-/// The probation of one version, or only its record where there is nothing to go back to.
+/// The probation of one version. For a version without a good one before it, only a count of its attempts.
 #[derive(Debug)]
 pub(super) struct Probation(Guarded<Standing>);
 
@@ -61,8 +60,8 @@ enum Standing {
     Open(Evidence),
     Good,
     Bad,
-    /// There was no good version before it, so nothing is given back. Whether it is one itself is asked by
-    /// its successor.
+    /// There was no good version before it, so nothing is given back. The counts decide whether a successor
+    /// may be rolled back to it.
     First {
         sound: u64,
         spoiled: u64,
@@ -73,10 +72,10 @@ enum Standing {
 struct Evidence {
     since: Instant,
     sound: u32,
-    /// Tasks that were spoiled, and how often each was given back. No more than [`SPOILED`].
+    /// Up to [`SPOILED`] tasks that were spoiled, and how often each was.
     spoiled: HashMap<String, u32>,
     /// How the last spoiled attempt ended.
-    last: String,
+    last_failure: String,
 }
 
 impl Probation {
@@ -86,16 +85,17 @@ impl Probation {
             since: now,
             sound: 0,
             spoiled: HashMap::new(),
-            last: String::new(),
+            last_failure: String::new(),
         })))
     }
 
-    /// For a version that does not.
+    /// For a version without a good one before it.
     pub(super) fn first() -> Probation {
         Probation(Guarded::new(Standing::First { sound: 0, spoiled: 0 }))
     }
 
-    /// An attempt has ended. `task` tells its task from all others that the version runs, in any queue.
+    /// Judges an attempt that has ended. `task` is unique among the tasks that the version runs, in all
+    /// queues.
     pub(super) fn judge(
         &self,
         task: &str,
@@ -117,7 +117,7 @@ impl Probation {
                 (Ruling::AsUsual, state.close(verdict))
             }
             (Standing::Open(evidence), End::Spoiled(why)) => {
-                evidence.last = why;
+                evidence.last_failure = why;
                 let times = evidence.spoiled.entry(task.to_owned()).or_default();
                 let wait = FIRST_WAIT * 2_u32.pow(*times);
                 let is_last = *times == MAX_GIVEN_BACK;
@@ -134,7 +134,7 @@ impl Probation {
         }
     }
 
-    /// Looks whether time has brought the end of the probation.
+    /// Ends the probation if its time is over. Returns the verdict if that is so.
     pub(super) fn look(&self, now: Instant) -> Option<ProbationVerdict> {
         let mut state = self.0.lock();
         let Standing::Open(evidence) = &*state else { return None };
@@ -151,7 +151,7 @@ impl Probation {
         match *self.0.lock() {
             Standing::Good => true,
             Standing::Open(_) | Standing::Bad => false,
-            // Good until it is found not to be: a host may be idle before the first swap.
+            // Without attempts it counts as good: a host may be idle before the first swap.
             Standing::First { sound, spoiled } => spoiled < SPOILED as u64 || spoiled <= sound,
         }
     }
@@ -178,7 +178,7 @@ impl Standing {
 }
 
 impl Evidence {
-    /// There must be one when `is_due`.
+    /// The verdict, if there is enough evidence. If `is_due`, there is one in any case.
     fn verdict(&self, is_due: bool) -> Option<ProbationVerdict> {
         let spoiled = self.spoiled.len();
         if self.sound >= SOUND {
@@ -188,7 +188,7 @@ impl Evidence {
             let tasks = if spoiled == 1 { "task" } else { "tasks" };
             return Some(ProbationVerdict::Bad(format!(
                 "it spoiled {spoiled} {tasks}, and {} ended well; {}",
-                self.sound, self.last
+                self.sound, self.last_failure
             )));
         }
         is_due.then_some(ProbationVerdict::Good)
@@ -206,7 +206,7 @@ enum End {
     Sound,
     /// The version could not run the task.
     Spoiled(String),
-    /// As likely the doing of a service that is slow, or of the task.
+    /// A slow service or the task may be the cause as well, so this says nothing about the version.
     Neither,
 }
 
@@ -216,11 +216,11 @@ fn end(outcome: &Outcome) -> End {
         | Outcome::Retry { .. }
         | Outcome::Reject { .. }
         | Outcome::Defer { .. } => End::Sound,
-        // The version could not do its work, so nothing is known about how well it does it.
+        // The version could not do its work, so this says nothing about it.
         Outcome::Unavailable { .. } => End::Neither,
-        // To make an instance takes as long for each task and waits for no service as a rule: who is not
-        // ready in time never will be. And who computes for all of its time in most of its tasks has a loop
-        // without an end, or is too slow for this queue.
+        // As a rule, making an instance takes as long for each task and waits for no service: a version that
+        // is not ready in time never will be. A version that computes until the timeout in most of its tasks
+        // has an endless loop, or is too slow for this queue.
         Outcome::Failed {
             kind:
                 kind @ (FailureKind::Trap
@@ -304,22 +304,6 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_is_down_tells_nothing_about_the_version() {
-        let now = Instant::now();
-        let down = Outcome::Unavailable { message: "it is down".into(), after: None };
-        let probation = Probation::new(now);
-        for n in 0..50 {
-            assert_eq!(probation.judge(&format!("{n}"), &down, now), (Ruling::AsUsual, None));
-        }
-        assert!(probation.is_open());
-        for n in 0..5 {
-            assert_eq!(probation.judge(&format!("{n}"), &trap(), now), (back(250), None));
-        }
-        let (_, verdict) = probation.judge("5", &trap(), now);
-        assert!(matches!(verdict, Some(ProbationVerdict::Bad(why)) if why.contains("and 0 ended well")));
-    }
-
-    #[test]
     fn a_task_that_is_spoiled_again_and_again_is_one_and_brings_the_verdict() {
         let now = Instant::now();
         let waits = [250, 500, 1000, 2000, 4000];
@@ -346,15 +330,19 @@ mod tests {
     }
 
     #[test]
-    fn timeouts_of_the_handler_and_large_results_say_nothing() {
+    fn ends_that_a_service_or_the_task_may_have_caused_say_nothing() {
         let now = Instant::now();
         let probation = Probation::new(now);
-        for n in 0..100 {
-            for kind in [FailureKind::Timeout, FailureKind::OutputTooLarge, FailureKind::Effects] {
-                assert_eq!(probation.judge(&format!("{n}"), &failed(kind), now), (Ruling::AsUsual, None));
+        let down = Outcome::Unavailable { message: "it is down".into(), after: None };
+        let [late, large, effects] =
+            [FailureKind::Timeout, FailureKind::OutputTooLarge, FailureKind::Effects].map(failed);
+        for outcome in [down, late, large, effects] {
+            for n in 0..100 {
+                assert_eq!(probation.judge(&format!("{n}"), &outcome, now), (Ruling::AsUsual, None));
             }
         }
         assert_eq!(probation.look(now + LASTS * 2), None, "nothing is known of it");
+        assert!(probation.is_open());
     }
 
     #[test]

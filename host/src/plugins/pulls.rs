@@ -1,19 +1,18 @@
 //! Keeps the files of plugins that come from registries.
 //!
-//! In: the plugins and their sources. Out: for each its file in a folder that is ours alone, which the
-//! watcher takes like any other file. What is new there goes through compile, self-check and probation by the
-//! same code.
+//! In: the plugins and their sources. Out: for each plugin its file in a folder that is ours alone. The
+//! watcher takes it like any other file: it is compiled, checked and put on probation.
 //!
 //! ```text
 //! by tag:    pull ─▶ every minute: has the tag another digest? ─▶ pull
 //! by digest: pull ─▶ nothing more, while the file is there
 //! ```
 //!
-//! A file changes only by a rename, after its bytes were checked. So a registry that is away, or gives
-//! something else, changes nothing. Beside each file is a note of what it is: a host that starts with both
-//! needs no registry.
+//! A file changes only by a rename, after its bytes were checked. So a registry that is away, or returns
+//! other bytes, changes nothing. Beside each file is a note of its source and digests: a host that starts
+//! with both needs no registry.
 //!
-//! Not here: what a registry is asked (`oci`), what becomes of a file (`watcher`).
+//! Not here: the requests to a registry (`oci`), what becomes of a file (`watcher`).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -57,7 +56,7 @@ struct Note {
     layer: String,
 }
 
-/// The file of a plugin, as it was at the last look.
+/// The file of a plugin and its note, as they were at the last look.
 struct Kept {
     found: Found,
     note: Option<Note>,
@@ -68,11 +67,11 @@ struct Puller {
     plugins: Plugins,
     plugin: Arc<PluginEntry>,
     source: OciReference,
-    /// It keeps what let the last request in.
+    /// It keeps the token of the last request.
     repository: Result<Repository, OciError>,
 }
 
-/// A puller that runs, until it is dropped.
+/// The task of a puller, which stops when this is dropped.
 struct Running {
     plugin: Arc<PluginEntry>,
     source: OciReference,
@@ -121,7 +120,7 @@ pub(super) async fn run(plugins: Plugins) {
     }
 }
 
-/// Removes files of pulls that a crash has ended. They only take room, so a failure is logged.
+/// Removes the files of pulls that a crash has ended. They only take room, so an error is logged.
 fn remove_left_behind(path: &Path) {
     let removed = OwnFolder::open(path).and_then(|folder| {
         let now = SystemTime::now();
@@ -139,7 +138,8 @@ impl Puller {
         let (mut kept, mut failures) = (self.recall().await, 0_u32);
         let mut told: Option<(String, Instant)> = None;
         let is_of_source = |note: &Note| note.source == self.source.to_string();
-        // After a reload, what runs goes on until the registry has said what the tag is now.
+        // A start takes the file at once. After a reload, the old version runs on until the registry has
+        // answered what the tag is now.
         if self.plugin.origin.is_awaited() && kept.note.as_ref().is_some_and(is_of_source) {
             self.plugin.origin.has_file(&self.source);
             self.plugins.0.updated.notify_one();
@@ -165,7 +165,7 @@ impl Puller {
                 Err(error) => {
                     let pause = jittered(pause_after(failures));
                     failures += 1;
-                    self.fails(&error, pause, &mut told);
+                    self.note_failure(&error, pause, &mut told);
                     pause
                 }
             };
@@ -177,8 +177,8 @@ impl Puller {
         }
     }
 
-    /// It is logged when it is another failure than before, and once in a while.
-    fn fails(&self, error: &OciError, pause: Duration, told: &mut Option<(String, Instant)>) {
+    /// Notes a failure. It is logged if it is another one than before, and once in a while.
+    fn note_failure(&self, error: &OciError, pause: Duration, told: &mut Option<(String, Instant)>) {
         let (plugin, source) = (&*self.plugin.name, &self.source);
         let is_known = told.as_ref().is_some_and(|(why, at)| *why == error.why && at.elapsed() < TELL_AGAIN);
         if !is_known {
@@ -204,7 +204,7 @@ impl Puller {
         format!("{}.{extension}", self.plugin.name)
     }
 
-    /// The folder as it is now: somebody may have removed or moved it.
+    /// Opens the folder each time, since somebody may have removed or moved it.
     async fn folder(&self) -> Result<OwnFolder, OciError> {
         let path = self.plugins.0.folders.pulled.clone();
         let opened = blocking(move || {
@@ -216,8 +216,8 @@ impl Puller {
         opened.await.unwrap_or_else(|| Err(OciError::passing("the folder for pulls cannot be opened")))
     }
 
-    /// The file, and the note of the last pull, from this source or another one, if the file is still what it
-    /// says.
+    /// The file, and the note of the last pull, from this source or another one, if the file still has the
+    /// noted digest.
     async fn recall(&self) -> Kept {
         let found = look_at(self.plugin.origin.pulled()).await;
         let Ok(folder) = self.folder().await else { return Kept { found, note: None } };
@@ -231,9 +231,9 @@ impl Puller {
         Kept { found, note: read.await.flatten() }
     }
 
-    /// Makes sure that the file is what the source leads to now.
+    /// Makes sure that the file is the one that the source names now.
     async fn look(&self, kept: &mut Kept) -> Result<(), OciError> {
-        // Another host with this folder may have put another file there.
+        // Another host may share the folder, and have put another file there.
         if look_at(self.plugin.origin.pulled()).await != kept.found {
             *kept = self.recall().await;
         }
@@ -304,7 +304,7 @@ fn pause_after(failures: u32) -> Duration {
     FIRST_PAUSE.saturating_mul(1 << failures.min(16)).min(LONGEST_PAUSE)
 }
 
-/// Hosts that started together do not ask together.
+/// The jitter keeps hosts that started together from asking at the same time.
 fn jittered(time: Duration) -> Duration {
     time.mul_f64(0.8 + 0.4 * fastrand::f64())
 }

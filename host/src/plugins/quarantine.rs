@@ -1,9 +1,9 @@
-//! Notes about a plugin's versions for the host's next start: the version that was rolled back, until its
-//! file changes, and the last two good ones.
+//! Notes about a plugin's versions for the host's next start: the version that was rolled back, until the
+//! plugin's file changes, and the last two good versions.
 //!
-//! In: a directory that is ours alone (the cache's, where the code of good versions lies too). Out: a small
-//! file per plugin whose file holds a version in quarantine, and one with the good versions. Without the
-//! directory, or when a file cannot be read or written, the next start knows nothing of it.
+//! In: a folder that is ours alone (that of the cache, which also has the code of good versions). Out: a
+//! small file for each plugin with a version in quarantine, and one for each with good versions. Without the
+//! folder, or when a note cannot be read or written, the next start knows nothing of these versions.
 
 use std::io::{self, Read as _};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::folder::OwnFolder;
 
 /// The largest note that is read.
 const MAX_BYTES: u64 = 64 * 1024;
-/// How the files of both kinds end.
+/// The extensions of the files of both kinds.
 const QUARANTINE: &str = "quarantine";
 const LINEAGE: &str = "good";
 
@@ -28,7 +28,7 @@ pub(super) struct Quarantine {
     pub(super) good: Option<Good>,
 }
 
-/// The last good version.
+/// A good version, or one that may become good.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Good {
     pub(super) digest: String,
@@ -44,13 +44,13 @@ pub(super) struct Lineage {
 }
 
 impl Lineage {
-    /// A version has become the one to go back to. False: it was.
+    /// Notes the version to go back to. Returns false if it was this one before.
     pub(super) fn add(&mut self, good: Good) -> bool {
         if self.last.as_ref().is_some_and(|last| last.digest == good.digest) {
             return false;
         }
         let last = self.last.replace(good.clone());
-        // After a step back, nobody knows what was before.
+        // After a step back, the version before this one is not known.
         let is_back = self.earlier.take().is_some_and(|earlier| earlier.digest == good.digest);
         self.earlier = last.filter(|_| !is_back);
         true
@@ -62,7 +62,7 @@ impl Lineage {
     }
 }
 
-/// The files, if there is a place for them.
+/// The files of the notes, if there is a folder for them.
 #[derive(Debug, Clone)]
 pub(super) struct Notes {
     folder: Option<Arc<OwnFolder>>,
@@ -78,8 +78,8 @@ impl Notes {
         self.note(plugin, QUARANTINE)
     }
 
-    /// Writes the version in quarantine, or that there is none. Blocking. `life` sees to it that one note is
-    /// written at a time.
+    /// Writes the version in quarantine, or that there is none. Blocking. `life` asks for one of these notes
+    /// at a time.
     pub(super) fn write(&self, plugin: &str, quarantine: Option<&Quarantine>) {
         self.put(plugin, QUARANTINE, quarantine);
     }
@@ -89,7 +89,7 @@ impl Notes {
         self.note(plugin, LINEAGE)
     }
 
-    /// Blocking. The caller sees to it that one is written at a time.
+    /// Writes the good versions. Blocking. The caller must not write two of these notes at a time.
     pub(super) fn write_lineage(&self, plugin: &str, lineage: &Lineage) {
         self.put(plugin, LINEAGE, Some(lineage));
     }
@@ -155,6 +155,7 @@ mod tests {
         notes.write("p", None);
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
     }
+
     #[test]
     fn the_last_two_good_versions_are_known_and_a_step_back_forgets_the_other() {
         let good = |digest: &str| Good { digest: digest.into(), bytes: 1 };

@@ -1,26 +1,26 @@
 //! One plugin in the host: the life of its versions, the versions themselves, and its figures.
 //!
-//! In: events, from the watcher, from loads, from attempts and from a change of the configuration. Out: the
-//! version that attempts begin on, as a value that can be watched; the load that an event asks for; what is
-//! shown to people.
+//! In: events from the watcher, from loads, from attempts and from a change of the configuration. Out: the
+//! version that attempts begin on, as a value that can be watched; the load that follows from an event; the
+//! status that people are shown.
 //!
-//! Each event is one step of `life`, and its effects are carried out under the same lock, so nobody sees half
-//! of them. Not here: what follows from an event (`life`), how a load is done (`loads`), what is logged
-//! (`news`).
+//! Each event is one step of `life`. All effects of a step are carried out under one lock, so that nobody
+//! sees some of them without the others. Not here: what follows from an event (`life`), how a load is done
+//! (`loads`), what is logged (`news`).
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::changes::{VersionChanges, What};
+use super::changes::{Milestone, VersionChanges};
 use super::figures::Figures;
 use super::life::{self, Candidate, Effect, Life, LifeEvent, LoadEnd, LoadKind, Serving};
 use super::loader::Prepared;
 use super::locked::Locked;
-use super::origin::{Origin, PullTrouble};
+use super::origin::Origin;
 use super::probation::Probation;
 use super::quarantine::{Good, Lineage, Notes, Quarantine};
 use super::retries::Pauses;
@@ -42,7 +42,7 @@ pub(super) struct PluginEntry {
     pub(super) figures: Arc<Figures>,
     active: watch::Sender<Option<Arc<Version>>>,
     notes: Notes,
-    /// Cancelled when a step of this life is lost.
+    /// Cancelled when a step of this plugin's life has panicked.
     unwatched: CancellationToken,
     record: Guarded<Record>,
     /// Held while the good versions are noted, so that the last note is the newest.
@@ -58,26 +58,27 @@ pub(super) struct Record {
     good: Option<Arc<Version>>,
     /// The good versions, also of the starts before.
     lineage: Lineage,
-    /// The good versions that are kept for all hosts, as they are listed, and those of them that count, the
-    /// newest first.
+    /// The list of the good versions that are kept for all hosts.
     listed: Vec<GoodVersion>,
-    shared: Vec<GoodVersion>,
-    /// The versions that operators have withdrawn, and the last order about any version.
+    /// The versions of the list that this host trusts, the newest first.
+    trusted: Vec<GoodVersion>,
+    /// The versions that operators have withdrawn.
     withdrawn: Withdrawn,
+    /// The last order of an operator about any version.
     last_order: Option<VersionOrder>,
     /// Ends the load that runs.
     stop: CancellationToken,
     /// When that load began, without the wait for its turn.
     pub(super) began: Instant,
-    /// Probations that attempts may still bring to an end.
+    /// The probations that attempts still run under, by the digest of their version.
     probations: Vec<(String, Weak<Probation>)>,
     loaded_at_ms: u64,
     pub(super) changes: VersionChanges,
-    /// The builds of the versions that were read, as far as people are still shown them.
+    /// The builds of the versions that people are shown.
     pub(super) builds: Builds,
 }
 
-/// A load that is to be done, and what it needs.
+/// A load that is to be done, with its inputs.
 pub(super) struct Work {
     pub(super) plugin: Arc<PluginEntry>,
     pub(super) load: u64,
@@ -102,7 +103,7 @@ impl PluginEntry {
             good: None,
             lineage: Lineage::default(),
             listed: Vec::new(),
-            shared: Vec::new(),
+            trusted: Vec::new(),
             withdrawn: Withdrawn::new(),
             last_order: None,
             stop: CancellationToken::new(),
@@ -136,7 +137,7 @@ impl PluginEntry {
         self.step(&mut record, LifeEvent::Ended { load, end, good_holds }, made, None)
     }
 
-    /// Other grants, or the same, from now on.
+    /// Takes the configured grants, which may be the same as before.
     pub(super) fn grant(self: &Arc<Self>, grants: &config::Plugin) {
         let (mut record, since) = (self.record(), Instant::now());
         if record.grants.source != grants.source {
@@ -152,7 +153,7 @@ impl PluginEntry {
         let (reason, took) = (format!("other {}", differences.join(", ")), since.elapsed());
         let digest = record.life.serving.active().map(|active| active.digest.clone());
         if digest.is_some() {
-            record.changes.add(What::Regranted, digest.as_deref(), Some(took), Some(&reason));
+            record.changes.add(Milestone::Regranted, digest.as_deref(), Some(took), Some(&reason));
         }
         let digest = digest.as_deref().map(short);
         let (plugin, took_ms) = (&*self.name, ms(took));
@@ -165,7 +166,8 @@ impl PluginEntry {
         );
     }
 
-    /// Looks, once, what an earlier start had put in quarantine, and which versions were good. Blocking.
+    /// Reads, once, which version an earlier start has put in quarantine, and which versions were good.
+    /// Blocking.
     pub(super) fn recall(self: &Arc<Self>) {
         if self.life(|life| life.is_recalled) {
             return;
@@ -174,37 +176,38 @@ impl PluginEntry {
         let mut record = self.record();
         record.lineage = lineage.unwrap_or_default();
         self.step(&mut record, LifeEvent::Recalled(noted), None, None);
-        // A quarantine that was lifted before this start is not lifted again: it may be a newer one.
+        // An order from before this start that lifts a quarantine is not carried out: the quarantine that was
+        // read may be newer.
         for order in record.withdrawn.clone().into_values() {
             self.withdraw(&mut record, order);
         }
     }
 
-    /// The good versions that are kept for all hosts, or the same ones as before.
+    /// Takes the list of the good versions that are kept for all hosts, which may be the same as before.
     pub(super) fn share(&self, listed: &[GoodVersion], shelf: &Shelf) {
         let mut record = self.record();
         if record.listed != listed {
             record.listed = listed.to_vec();
-            record.shared = shelf.trusted(&self.name, listed);
+            record.trusted = shelf.trusted(&self.name, listed);
         }
     }
 
-    /// A good version that is kept for all hosts.
+    /// The version with this digest, if it is kept for all hosts.
     pub(super) fn kept(&self, digest: &str) -> Option<GoodVersion> {
-        self.record().shared.iter().find(|version| version.digest == digest).cloned()
+        self.record().trusted.iter().find(|version| version.digest == digest).cloned()
     }
 
-    /// The version that serves, if attempts have shown that it is good, its file is there, and it is not kept
-    /// for all hosts.
+    /// The digest of the version that serves, if it should be kept for all hosts and is not: attempts have
+    /// shown that it is good, and its file is there.
     pub(super) fn unkept(&self) -> Option<String> {
         let record = self.record();
         let Serving::Good(good) = &record.life.serving else { return None };
-        let is_kept = record.shared.iter().any(|version| version.digest == good.digest);
+        let is_kept = record.trusted.iter().any(|version| version.digest == good.digest);
         let is_proven = record.good.as_ref().is_some_and(|good| good.probation.is_proven());
         (record.life.candidate == Candidate::Taken && is_proven && !is_kept).then(|| good.digest.clone())
     }
 
-    /// The file has this content, and tells this about its build, or cannot tell.
+    /// Notes what the file with this digest tells of its build, or why it cannot be read.
     pub(super) fn learn_build(&self, digest: &str, build: Result<BuildNote, String>) {
         match build {
             Err(why) => {
@@ -225,11 +228,12 @@ impl PluginEntry {
         self.record().builds.of(digest).cloned().unwrap_or_default()
     }
 
-    pub(super) fn is_kept(&self, version: GoodVersion) {
-        self.record().shared.insert(0, version);
+    /// Notes that a version is kept for all hosts now.
+    pub(super) fn note_kept(&self, version: GoodVersion) {
+        self.record().trusted.insert(0, version);
     }
 
-    /// The orders of operators about versions, or the same ones as before.
+    /// Takes the orders of operators about versions, which may be the same as before.
     pub(super) fn order(self: &Arc<Self>, withdrawn: &Withdrawn, last: Option<&VersionOrder>) {
         let mut record = self.record();
         let before = std::mem::replace(&mut record.withdrawn, withdrawn.clone());
@@ -268,7 +272,7 @@ impl PluginEntry {
         active.iter().for_each(|version| version.look(now));
     }
 
-    /// A load has its turn.
+    /// Notes that a load has its turn.
     pub(super) fn begins(&self) {
         self.record().began = Instant::now();
     }
@@ -288,7 +292,8 @@ impl PluginEntry {
         record.life.in_use().chain(known).map(str::to_owned).collect()
     }
 
-    /// `made` is what a load has made, and `judged` the version whose probation has ended.
+    /// Takes one step of the plugin's life. Returns the load that the step asks for. `made` is what a load
+    /// has made, and `judged` the version whose probation has ended.
     fn step(
         self: &Arc<Self>,
         record: &mut LockedRecord<'_>,
@@ -296,10 +301,10 @@ impl PluginEntry {
         mut made: Option<Prepared>,
         judged: Option<&Arc<Version>>,
     ) -> Option<Work> {
-        // Attempts and changes of the configuration take steps too, and the life must not go on after a step
-        // that was lost. So a panic ends the watcher, wherever it happens.
+        // After a step that panicked, the life must not go on, whoever took the step: the watcher, an
+        // attempt, or a change of the configuration. So the panic ends the watcher.
         let unwatched = self.unwatched.clone().drop_guard();
-        // A copy: should the step panic, the life is what it was before.
+        // The step works on a copy: if it panics, the life is as before.
         let (life, effects) = life::step(record.life.clone(), event, Instant::now());
         record.life = life;
         let mut work = None;
@@ -336,7 +341,7 @@ impl PluginEntry {
                 let version = Arc::new(version);
                 if !on_probation {
                     record.set_good(Some(version.clone()));
-                    self.is_good(record, &version);
+                    self.note_good(record, &version);
                 }
                 self.activate(record, Some(version));
             }
@@ -347,7 +352,7 @@ impl PluginEntry {
             Effect::Keep(version) => {
                 let good = active.filter(|active| active.digest == version.digest);
                 let good = good.or(judged.cloned());
-                good.iter().for_each(|good| self.is_good(record, good));
+                good.iter().for_each(|good| self.note_good(record, good));
                 record.set_good(good);
             }
             Effect::Withdraw => self.activate(record, None),
@@ -371,8 +376,9 @@ impl PluginEntry {
         None
     }
 
-    /// A version is the one to go back to from now on. The next start knows it, and the one before it.
-    fn is_good(self: &Arc<Self>, record: &mut Record, version: &Version) {
+    /// Notes that a version is the one to go back to from now on. The next start knows it, and the one
+    /// before.
+    fn note_good(self: &Arc<Self>, record: &mut Record, version: &Version) {
         let good = Good { digest: version.digest.clone(), bytes: version.bytes };
         if record.lineage.add(good) {
             self.in_background(|entry| {
@@ -383,7 +389,8 @@ impl PluginEntry {
         }
     }
 
-    /// Versions live as long as their attempts, and do not keep the plugin.
+    /// The callback for the end of a probation. It does not keep the plugin: versions live as long as their
+    /// attempts.
     fn when_judged(self: &Arc<Self>) -> Arc<WhenJudged> {
         let entry = Arc::downgrade(self);
         Arc::new(move |version, verdict| {
@@ -395,7 +402,8 @@ impl PluginEntry {
         })
     }
 
-    /// Does what may block. The life waits for it, so a panic in it ends the watcher, which is told.
+    /// Does work that may block. The life waits for this work, so a panic in it ends the watcher, and
+    /// `/readyz` tells of that.
     pub(super) fn in_background(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
         let entry = self.clone();
         tokio::task::spawn_blocking(move || {
@@ -410,7 +418,7 @@ impl PluginEntry {
         self.set_active(record, version);
     }
 
-    /// Nobody is told of none after none.
+    /// Publishes the active version. No version after no version is no change.
     fn set_active(&self, record: &mut LockedRecord<'_>, version: Option<Arc<Version>>) {
         if version.is_some() || self.active.borrow().is_some() {
             let old = self.active.send_replace(version);
@@ -423,9 +431,6 @@ impl PluginEntry {
         let active = self.active.borrow().clone();
         let active = active.as_ref();
         let shown = &record.life.shown;
-        let retry_at_ms = shown
-            .retry_at
-            .map(|at| now_ms().saturating_add(ms(at.saturating_duration_since(Instant::now()))));
         let compiling = match &record.life.candidate {
             Candidate::InWork(LoadKind::Make(digest)) => {
                 Some((digest.to_string(), now_ms().saturating_sub(ms(record.began.elapsed()))))
@@ -435,16 +440,18 @@ impl PluginEntry {
         let earlier = active.and_then(|version| record.earlier(&version.digest));
         let back_to = active.and_then(|_| record.life.goes_back_to(earlier.as_ref()));
         let mut builds = record.builds.clone();
-        record.shared.iter().for_each(|version| {
+        record.trusted.iter().for_each(|version| {
             if builds.of(&version.digest).is_none() {
                 builds.add(&version.digest, version.build.clone());
             }
         });
         let pull = self.origin.trouble();
+        let retry_at = shown.retry_at.or(pull.as_ref().map(|pull| pull.retry_at));
+        let wait = |until: Instant| ms(until.saturating_duration_since(Instant::now()));
         PluginStatus {
             name: self.name.to_string(),
             state: match &pull {
-                // The tag leads to what cannot be used, like a file that cannot.
+                // The tag names something that cannot be used, like a file that cannot be used.
                 Some(pull) if pull.is_refusal && shown.state == PluginState::Active => PluginState::Failed,
                 _ => shown.state,
             },
@@ -454,7 +461,7 @@ impl PluginEntry {
             back_to: back_to.map(|good| good.digest.clone()),
             compiling,
             error: shown.error.clone().or_else(|| pull.as_ref().map(|pull| pull.error.clone())),
-            retry_at_ms: retry_at_ms.or_else(|| pull.as_ref().map(PullTrouble::retry_at_ms)),
+            retry_at_ms: retry_at.map(|at| now_ms().saturating_add(wait(at))),
             loaded_at_ms: active.map(|_| record.loaded_at_ms),
             compile_ms: active.map(|version| ms(version.took)),
             from_cache: active.map(|version| version.from_cache),
@@ -471,18 +478,13 @@ impl PluginEntry {
     }
 
     fn record(&self) -> LockedRecord<'_> {
-        Locked::new(self.record.lock())
+        Locked::new(&self.record)
     }
 }
 
-type LockedRecord<'s> = Locked<MutexGuard<'s, Record>, Box<dyn Send>>;
+type LockedRecord<'s> = Locked<'s, Record>;
 
 impl LockedRecord<'_> {
-    /// Drops what may take long when the lock is released.
-    fn drop_later<T: Send + 'static>(&mut self, old: Option<T>) {
-        self.let_go(old.map(|old| Box::new(old) as Box<dyn Send>));
-    }
-
     fn set_good(&mut self, good: Option<Arc<Version>>) {
         let old = std::mem::replace(&mut self.good, good);
         self.drop_later(old);
@@ -499,18 +501,18 @@ impl Record {
 
     /// The newest good version that may run in place of this one.
     fn earlier(&self, digest: &str) -> Option<Good> {
-        let shared = self.shared.iter();
-        let shared = shared.map(|version| Good { digest: version.digest.clone(), bytes: version.bytes });
+        let trusted = self.trusted.iter();
+        let trusted = trusted.map(|version| Good { digest: version.digest.clone(), bytes: version.bytes });
         let may_run = |good: &Good| {
             good.digest != digest
                 && !self.withdrawn.contains_key(&good.digest)
                 && !self.life.is_in_quarantine(&good.digest)
         };
-        self.lineage.all().cloned().chain(shared).find(may_run)
+        self.lineage.all().cloned().chain(trusted).find(may_run)
     }
 
-    /// The probation of this content. A copy of the file has the same one: attempts on either bring one
-    /// verdict.
+    /// The probation of a version. If the same content was loaded before, both have one probation, and
+    /// attempts on both lead to one verdict.
     fn probation(&mut self, version: &Good, on_probation: bool) -> Arc<Probation> {
         if !on_probation {
             return Arc::new(Probation::first());

@@ -1,11 +1,11 @@
-//! When a content is tried again that could not be used for a cause outside of it: a machine that was busy, a
+//! Decides when a content is tried again after a failure whose cause may pass: a machine that was busy, a
 //! service that was not there yet.
 //!
-//! In: what failed last, and when. Out: when the same content is tried again, if at all, each time after a
-//! longer pause. No IO, no clock of its own.
+//! In: the last failure and its time. Out: when the same content is tried again, each time after a longer
+//! pause. No IO, no clock.
 //!
-//! Not here: what is such a cause (`sandbox`: `LoadError::may_pass`, `CheckError::may_pass`), what is tried
-//! again (`life`).
+//! Not here: which causes may pass (`sandbox`: `LoadError::may_pass`, `CheckError::may_pass`), trying again
+//! (`life`).
 
 use std::time::{Duration, Instant};
 
@@ -30,10 +30,10 @@ impl Default for Pauses {
 /// The last failure of one plugin.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Failed {
-    /// Digest of the content. None: it was not read.
+    /// The digest of the content. `None`: the file was not read.
     pub(super) digest: Option<String>,
     pub(super) error: String,
-    /// None: not before there is another content, or other grants.
+    /// `None`: the content is not tried again with the same grants.
     again: Option<Again>,
 }
 
@@ -44,7 +44,7 @@ struct Again {
 }
 
 impl Failed {
-    /// At `now`; tried again after `pause`, if there is one.
+    /// A failure at `now`. The content is tried again after `pause`, if there is one.
     pub(super) fn new(
         digest: Option<String>,
         error: String,
@@ -63,7 +63,7 @@ impl Failed {
         self.again.map(|again| again.at)
     }
 
-    /// The pause is over at `now`.
+    /// Ends the pause at `now`.
     #[cfg(test)]
     pub(super) fn falls_due(&mut self, now: Instant) {
         if let Some(again) = &mut self.again {
@@ -77,7 +77,7 @@ impl Failed {
 }
 
 impl Pauses {
-    /// The pause after this content has failed, where `before` is what had failed before.
+    /// The pause after a failure of this content. `before` is the failure before it.
     pub(super) fn next(&self, before: Option<&Failed>, digest: &str) -> Duration {
         let before = before.filter(|failed| failed.is_of(digest)).and_then(|failed| failed.again);
         before.map_or(self.first, |again| again.pause.saturating_mul(2).min(self.longest))

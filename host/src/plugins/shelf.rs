@@ -1,13 +1,14 @@
 //! The good versions of plugins, where all hosts find them: a host that never had one can go back to it.
 //!
-//! In: the file of a version that is good here. Out: its bytes, for hosts that are told to go back to it. The
-//! last few of each plugin are kept, in the object store of `[blobs]` if that is in the network, and else in
-//! Redis. Only files are kept, never compiled code, which a host runs without a look at it.
+//! In: the file of a version that is good here. Out: its bytes, for hosts that have to go back to it. The
+//! last few versions of each plugin are kept, in the object store of `[blobs]` if that is in the network, and
+//! else in Redis. Only files are kept, never compiled code, which hosts could not check before they run it.
 //!
-//! **Trust.** Bytes count only if their SHA-256 is the one in the plugin's list, and the list is in Redis. So
-//! an entry of the list has a mark: an HMAC under the token of `[admin]` (or the hashes of the tokens with
-//! the role admin), which hosts have in common and producers do not. Without a token, whoever may write
-//! `tq:hosts:orders` decides what hosts go back to. docs/decisions/0026-good-versions.md says why.
+//! **Trust.** Bytes count only if their SHA-256 is the one in the plugin's list. The list is in Redis, where
+//! others may write. So an entry of the list has a mark: an HMAC under the token of `[admin]` (or the hashes
+//! of the tokens with the role admin), which hosts have in common and producers do not have. Without a token,
+//! a client that may write `tq:hosts:orders` decides what hosts go back to.
+//! docs/decisions/0026-good-versions.md says why.
 //!
 //! Not here: which version is to be kept, and when (`keeper`); when a host goes back (`life`); the lists and
 //! bytes in Redis (`queue`).
@@ -25,10 +26,10 @@ use crate::clock::now_ms;
 use crate::config::AccessRole;
 use crate::config::model::Admin;
 use crate::queue::orders::{self, GoodVersion, KeptAt, Orders};
-use crate::queue::{Link, hosts, versions};
+use crate::queue::{Link, QueueError, hosts, versions};
 use crate::secrets::{self, Bytes32};
 
-/// Versions of a plugin that are kept.
+/// How many versions of a plugin are kept.
 const KEPT: usize = 4;
 /// The largest file that is kept in Redis, and the bytes of all of them.
 const MAX_BYTES: u64 = 32 << 20;
@@ -43,7 +44,7 @@ const FOLDER: &str = ".versions";
 pub(crate) struct Shelf(Option<Arc<Parts>>);
 
 struct Parts {
-    /// A connection of its own: files are large.
+    /// A connection for files alone, since they are large.
     link: Link,
     blobs: Blobs,
     key: Bytes32,
@@ -61,7 +62,7 @@ impl Shelf {
         Shelf(Some(Arc::new(Parts { link, blobs, key })))
     }
 
-    /// The versions of a plugin that a host vouches for, the newest first.
+    /// The versions of a plugin whose mark is right, the newest first.
     pub(super) fn trusted(&self, plugin: &str, listed: &[GoodVersion]) -> Vec<GoodVersion> {
         let Some(parts) = &self.0 else { return Vec::new() };
         let (mut trusted, others): (Vec<_>, Vec<_>) =
@@ -85,7 +86,7 @@ impl Shelf {
         let found = match version.place {
             KeptAt::Redis => {
                 let found = versions::get(&parts.link, &version.digest, version.bytes).await;
-                found.map_err(|error| error.to_string())?.ok_or("its file is not what was kept")?
+                found.map_err(in_words)?.ok_or("its file is not what was kept")?
             }
             KeptAt::Blobs => {
                 let found = parts.blobs.find(FOLDER, &blob(&version.digest)?).await;
@@ -96,7 +97,7 @@ impl Shelf {
                 found.read().await.map_err(|error| error.to_string())?
             }
         };
-        if format!("{:x}", Sha256::digest(&found)) != version.digest {
+        if secrets::hex(&Sha256::digest(&found)) != version.digest {
             return Err("its file is not what was kept".to_owned());
         }
         Ok(found)
@@ -107,26 +108,13 @@ impl Shelf {
         &self,
         plugin: &str,
         digest: &str,
-        file: Vec<u8>,
-        build: BuildNote,
-    ) -> Result<GoodVersion, String> {
-        let Some(parts) = &self.0 else { return Err("there is no place for it".to_owned()) };
-        parts.keep(plugin, digest, file, build).await
-    }
-}
-
-impl Parts {
-    async fn keep(
-        &self,
-        plugin: &str,
-        digest: &str,
         bytes: Vec<u8>,
         build: BuildNote,
     ) -> Result<GoodVersion, String> {
-        let text = |error: crate::queue::QueueError| error.to_string();
-        let mut all = orders::list(&self.link).await.map_err(text)?;
+        let Some(parts) = &self.0 else { return Err("there is no place for it".to_owned()) };
+        let mut all = orders::list(&parts.link).await.map_err(in_words)?;
         let size = bytes.len() as u64;
-        let (place, most) = match self.blobs.is_shared() && self.blobs.check_size(size).is_ok() {
+        let (place, most) = match parts.blobs.is_shared() && parts.blobs.check_size(size).is_ok() {
             true => (KeptAt::Blobs, MAX_BLOB_BYTES),
             false => (KeptAt::Redis, MAX_ALL_BYTES),
         };
@@ -134,41 +122,44 @@ impl Parts {
             return Err(format!("it has {size} bytes, and Redis keeps {MAX_BYTES}: set [blobs] to a bucket"));
         }
         if taken(&all, place) + size > most {
-            self.forget_unused(&mut all).await?;
+            parts.forget_unused(&mut all).await?;
         }
         if taken(&all, place) + size > most {
             return Err(format!("the versions of all plugins would have more than {most} bytes"));
         }
-        let version = GoodVersion { build, ..self.marked(plugin, digest, size, place) };
+        let mark = parts.mark(plugin, digest, size);
+        let version =
+            GoodVersion { digest: digest.to_owned(), bytes: size, at: now_ms(), place, mark, build };
         if !all.good.values().flatten().any(|known| known.digest == digest && known.place == place) {
-            self.put(&version, bytes).await?;
+            parts.put(&version, bytes).await?;
         }
         let withdrawn = all.withdrawn.get(plugin);
         let listed = all.good.remove(plugin).unwrap_or_default();
         let mut list = vec![version.clone()];
         let (stays, mut goes): (Vec<_>, Vec<_>) = listed.into_iter().partition(|known| {
             let is_withdrawn = withdrawn.is_some_and(|withdrawn| withdrawn.contains_key(&known.digest));
-            known.digest != digest && !is_withdrawn && self.is_marked(plugin, known)
+            known.digest != digest && !is_withdrawn && parts.is_marked(plugin, known)
         });
         list.extend(stays);
         list.sort_by_key(|version| std::cmp::Reverse(version.at));
         goes.extend(list.split_off(list.len().min(KEPT)));
-        orders::list_good(&self.link, plugin, &list).await.map_err(text)?;
+        orders::list_good(&parts.link, plugin, &list).await.map_err(in_words)?;
         goes.retain(|gone| gone.digest != digest);
-        self.remove(&goes, &all).await?;
+        parts.remove(&goes, &all).await?;
         Ok(version)
     }
+}
 
-    /// Frees the room of plugins that no host uses.
+impl Parts {
+    /// Removes the versions of plugins that no host uses.
     async fn forget_unused(&self, all: &mut Orders) -> Result<(), String> {
-        let text = |error: crate::queue::QueueError| error.to_string();
-        let hosts = hosts::list(&self.link).await.map_err(text)?;
+        let hosts = hosts::list(&self.link).await.map_err(in_words)?;
         let used: BTreeSet<&str> =
             hosts.iter().flat_map(|host| &host.plugins).map(|plugin| plugin.name.as_str()).collect();
         let unused: BTreeMap<String, Vec<GoodVersion>> =
             all.good.extract_if(.., |name, _| !used.contains(name.as_str())).collect();
         for (plugin, versions) in unused {
-            orders::list_good(&self.link, &plugin, &[]).await.map_err(text)?;
+            orders::list_good(&self.link, &plugin, &[]).await.map_err(in_words)?;
             self.remove(&versions, all).await?;
         }
         Ok(())
@@ -185,8 +176,7 @@ impl Parts {
                 if versions::room(&self.link).await.is_some_and(|room| version.bytes > room) {
                     return Err("Redis would use more than half of its maxmemory".to_owned());
                 }
-                let put = versions::put(&self.link, &version.digest, &bytes).await;
-                put.map_err(|error| error.to_string())
+                versions::put(&self.link, &version.digest, &bytes).await.map_err(in_words)
             }
         }
     }
@@ -198,10 +188,7 @@ impl Parts {
                 continue;
             }
             match version.place {
-                KeptAt::Redis => {
-                    let removed = versions::remove(&self.link, &version.digest).await;
-                    removed.map_err(|error| error.to_string())?;
-                }
+                KeptAt::Redis => versions::remove(&self.link, &version.digest).await.map_err(in_words)?,
                 KeptAt::Blobs => {
                     let removed = self.blobs.remove(FOLDER, &blob(&version.digest)?).await;
                     removed.map_err(|error| error.to_string())?;
@@ -209,11 +196,6 @@ impl Parts {
             }
         }
         Ok(())
-    }
-
-    fn marked(&self, plugin: &str, digest: &str, bytes: u64, place: KeptAt) -> GoodVersion {
-        let (digest, mark) = (digest.to_owned(), self.mark(plugin, digest, bytes));
-        GoodVersion { digest, bytes, at: now_ms(), place, mark, build: BuildNote::default() }
     }
 
     fn is_marked(&self, plugin: &str, version: &GoodVersion) -> bool {
@@ -230,6 +212,10 @@ fn taken(all: &Orders, place: KeptAt) -> u64 {
     let files = all.good.values().flatten().filter(|version| version.place == place);
     let files: BTreeMap<&str, u64> = files.map(|version| (version.digest.as_str(), version.bytes)).collect();
     files.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+}
+
+fn in_words(error: QueueError) -> String {
+    error.to_string()
 }
 
 fn blob(digest: &str) -> Result<BlobName, String> {

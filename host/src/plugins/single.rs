@@ -1,8 +1,8 @@
 //! One handler's file by itself, for `tqhost try` and `tqhost check`: read when it is stable, compiled
 //! through a small cache, watched for its next version.
 //!
-//! In: a path. Out: the handler in it and how it was come by; a wait for the next change of this and other
-//! files. The rules for what is stable are those of a running host. Not here: versions that replace one
+//! In: a path. Out: the handler in the file, and whether it was compiled; a wait for the next change of this
+//! and other files. A file is stable by the rules of a running host. Not here: versions that replace one
 //! another (`watcher`).
 
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use sha2::{Digest as _, Sha256};
 
-use super::cache::{Cache, user_cache};
+use super::cache::Cache;
 use super::loader::{Loader, Prepared};
 use crate::config;
 use crate::file::{self, Found, SETTLE};
@@ -20,9 +20,6 @@ use crate::sandbox::{Allowance, Handler, LoadError, Sandbox};
 use crate::secrets::hex;
 use crate::watch::{FolderWatch, RESCAN};
 
-/// Compiled handlers kept. Those of some languages have tens of MiB, and whoever tries a handler makes many
-/// versions of it.
-const MAX_CACHED: usize = 8;
 /// How long a file may go on changing before it is given up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -33,12 +30,12 @@ pub(crate) struct Single {
     pub digest: String,
     /// Size of the file.
     pub bytes: u64,
-    /// To compile it, or to load what was compiled before.
+    /// How long it took to compile the handler, or to load its compiled code.
     pub took: Duration,
     pub from_cache: bool,
 }
 
-/// Makes handlers of files, one at a time. Cheap to clone.
+/// Makes handlers of files. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Singles {
     loader: Loader,
@@ -47,8 +44,7 @@ pub(crate) struct Singles {
 impl Singles {
     /// Keeps compiled code for the commands of this user, and uses what a host keeps in `of_host`.
     pub(crate) fn new(sandbox: Sandbox, of_host: Option<PathBuf>) -> Singles {
-        let own = user_cache().map_or_else(Cache::none, |dir| Cache::open(&dir).with_at_most(MAX_CACHED));
-        Singles { loader: Loader::new(sandbox, own.beside(of_host, false)) }
+        Singles { loader: Loader::new(sandbox, Cache::of_user(of_host)) }
     }
 
     /// Compiles everything each time.
@@ -111,8 +107,8 @@ impl Watch {
         watch
     }
 
-    /// Waits until one of the files is not what it was when this was last asked, and none is being written
-    /// any more.
+    /// Waits until one of the files differs from what it was at the end of the last call, and none is being
+    /// written any more.
     pub(crate) async fn changed(&mut self) {
         loop {
             if let Err(error) = self.folders.arm().await {

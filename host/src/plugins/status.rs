@@ -17,8 +17,8 @@ pub(crate) enum PluginState {
     Active,
     /// The file that is there cannot be used; an older version may still be active.
     Failed,
-    /// The file that is there holds a version that was rolled back; the last good version is active, where
-    /// there is one.
+    /// The file that is there holds a version that was rolled back. The last good version is active, if there
+    /// is one.
     Quarantined,
     /// There is no file.
     #[default]
@@ -34,7 +34,8 @@ pub(crate) struct PluginStatus {
     pub digest: Option<String>,
     /// The active version replaced a good one and is not found to be good yet.
     pub on_probation: bool,
-    /// Whether another version takes over if an operator withdraws the active one. None: there is none.
+    /// Whether another version takes over if an operator withdraws the active one. `None`: no version is
+    /// active.
     pub can_go_back: Option<bool>,
     /// Digest of that version.
     pub back_to: Option<String>,
@@ -43,8 +44,8 @@ pub(crate) struct PluginStatus {
     pub compiling: Option<(String, u64)>,
     /// Why the file that is there cannot be used.
     pub error: Option<String>,
-    /// When it is tried again, in milliseconds since the Unix epoch. None: when another file is there, or
-    /// other grants.
+    /// When the file is tried again, in milliseconds since the Unix epoch. `None`: only after it has changed,
+    /// or the grants have.
     pub retry_at_ms: Option<u64>,
     /// When the active version was taken, in milliseconds since the Unix epoch.
     pub loaded_at_ms: Option<u64>,

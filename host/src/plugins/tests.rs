@@ -1,4 +1,4 @@
-//! The registry with real files: what is put into the folder, and what becomes of it.
+//! Tests of the registry with real files in its folder.
 
 mod unwatched;
 
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::changes::What;
+use super::changes::Milestone;
 use super::life::Candidate;
 use super::retries::Pauses;
 use super::status::PluginState;
@@ -120,21 +120,6 @@ async fn until(plugins: &Plugins, wanted: impl Fn(&super::PluginStatus) -> bool)
 }
 
 #[tokio::test]
-async fn plugins_that_are_there_are_active_when_start_returns() {
-    let folder = Folder::new();
-    folder.put(&handler(ECHO));
-    let plugins = folder.start().await;
-    let version = plugins.subscribe("p").borrow().clone().unwrap();
-    assert_eq!(result(&version).await, Some(b"1-0".to_vec()));
-    let status = plugins.status().remove(0);
-    assert_eq!(
-        (status.state, status.from_cache, status.figures.reloads.get()),
-        (PluginState::Active, Some(false), 1)
-    );
-    assert!(plugins.subscribe("unknown").borrow().is_none());
-}
-
-#[tokio::test]
 async fn a_bad_file_is_tried_again_when_a_reload_is_ordered_and_not_for_one_before_the_start() {
     let folder = Folder::new();
     folder.put(b"text");
@@ -223,7 +208,7 @@ async fn spoil(version: &Arc<Version>) {
     }
 }
 
-fn changes(plugins: &Plugins) -> Vec<What> {
+fn changes(plugins: &Plugins) -> Vec<Milestone> {
     plugins.status()[0].history.iter().map(|change| change.what).collect()
 }
 
@@ -321,7 +306,8 @@ async fn a_version_on_probation_is_replaced_by_one_that_goes_back_to_the_last_go
         assert_eq!(attempt(&passed, n).await.1, Ruling::AsUsual);
     }
     assert!(
-        !plugins.status()[0].on_probation && changes(&plugins).ends_with(&[What::Loaded, What::Confirmed])
+        !plugins.status()[0].on_probation
+            && changes(&plugins).ends_with(&[Milestone::Loaded, Milestone::Confirmed])
     );
     folder.put(&marked("unreachable", 4));
     spoil(&next(&mut active).await.unwrap()).await;
@@ -404,7 +390,7 @@ async fn a_self_check_that_was_late_is_tried_again_while_the_old_version_stays()
     let status = plugins.status().remove(0);
     assert_eq!((status.state, status.retry_at_ms), (PluginState::Active, None));
     // The same failure again is one change.
-    assert_eq!(changes(&plugins), [What::Loaded, What::SelfCheckFailed, What::Loaded]);
+    assert_eq!(changes(&plugins), [Milestone::Loaded, Milestone::SelfCheckFailed, Milestone::Loaded]);
     let failed = &status.history[1];
     assert_eq!((failed.digest.as_ref(), failed.reason.as_ref()), (Some(&new.digest), Some(&LATE.into())));
     assert!(failed.took_ms >= Some(100), "{failed:?}");

@@ -1,7 +1,7 @@
-//! One version of a plugin that works: attempts run on it, and what they bring is its evidence.
+//! One version of a plugin that works. Attempts run on it, and their outcomes decide its probation.
 //!
-//! In: attempts. Out: for each of their tasks what became of it and whether it is charged; for the registry
-//! the end of the probation.
+//! In: attempts. Out: for each of their tasks the outcome and whether it is charged; for the registry the end
+//! of the probation.
 //!
 //! Not here: the rule of the probation (`probation`), what follows from its end (`life`).
 
@@ -32,7 +32,7 @@ pub(crate) struct Version {
     pub own_figures: Arc<VersionFigures>,
     /// Size of the file.
     pub(super) bytes: u64,
-    /// To compile it, or to load what was compiled before.
+    /// How long it took to compile the version, or to load its compiled code.
     pub(super) took: Duration,
     pub(super) from_cache: bool,
     pub(super) since: Instant,
@@ -48,7 +48,7 @@ pub(super) type WhenJudged = dyn Fn(&Arc<Version>, ProbationVerdict) + Send + Sy
 #[derive(Debug)]
 pub(crate) struct RanAttempt {
     pub duration: Duration,
-    /// The last lines that it has logged.
+    /// The last lines that the handler has logged.
     pub last_lines: String,
     pub judged: Judged,
 }
@@ -58,8 +58,8 @@ pub(crate) struct RanAttempt {
 pub(crate) enum Judged {
     /// For each task, in their order.
     Each(Vec<(Outcome, Ruling)>),
-    /// The call for several tasks failed, or another task made the instance fail. That says nothing of any of
-    /// them, nor of the version: each is to be run again by itself.
+    /// The call for several tasks failed, or another task made the instance fail. This says nothing about any
+    /// of the tasks, nor about the version: each task is to run again by itself.
     Split { kind: FailureKind, message: String },
 }
 
@@ -93,7 +93,7 @@ impl Version {
         }
     }
 
-    /// `name@digest`, with the first 12 digits: how the version is shown to people.
+    /// The version as people are shown it: `name@digest`, with the first 12 digits.
     pub(crate) fn label(&self) -> Arc<str> {
         self.label.clone()
     }
@@ -103,8 +103,7 @@ impl Version {
         short(&self.digest)
     }
 
-    /// Runs one attempt on this version, counts it, and tells of each task how it ended and whether it is to
-    /// be charged. None only when it was told to stop.
+    /// Runs one attempt on this version, and counts it. `None`: the attempt was stopped.
     pub(crate) async fn run(self: &Arc<Self>, attempt: Attempt) -> Option<RanAttempt> {
         let tasks = attempt.tasks.clone();
         let AttemptReport { ended, peak_memory, duration, last_lines, .. } =

@@ -1,12 +1,12 @@
-//! Watches the plugins folder, and carries events to the plugins and loads from them.
+//! Watches the plugins folder, tells the plugins what it finds, and begins the loads that they ask for.
 //!
-//! In: hints that something changed (`watch`), and a slow look at every file for what the hints miss. Out:
-//! events for `registry`; the loads that these ask for, in a task for each file, so that no plugin waits for
+//! In: hints that something changed (`watch`), and a look at every file from time to time, for changes
+//! without a hint. Out: events for `registry`; loads, in a task for each file, so that no plugin waits for
 //! another one's file.
 //!
-//! A panic here, in a load, in a step of a plugin's life, or in what a plugin does in the background ends the
-//! watcher: `Plugins::unwatched` tells of it. Not here: what follows from an event (`life`), what a load does
-//! (`loads`), who reads and compiles at once (`line`), how hints come about (`watch`).
+//! A panic here, in a load, in a step of a plugin's life, or in the background work of a plugin ends the
+//! watcher, and `Plugins::unwatched` returns. Not here: what follows from an event (`life`), what a load does
+//! (`loads`), the order of reading and compiling (`line`), how hints come about (`watch`).
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ use crate::watch::{FolderWatch, RESCAN};
 
 /// How long the first scan waits for files that somebody is still writing.
 const FIRST_SCAN: Duration = Duration::from_secs(10);
-/// How long it waits for registries, where no file was pulled before.
+/// How long the first scan waits for registries, if there is no file of an earlier pull.
 const FIRST_PULLS: Duration = Duration::from_secs(60);
 
 pub(super) struct Watcher {
@@ -34,12 +34,14 @@ pub(super) struct Watcher {
     folder: FolderWatch,
 }
 
-/// How long a self-check may take, what failed waits for its next try, and how long a file is compiled before
-/// others are beside it.
+/// Times that tests shorten.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
+    /// How long a self-check may take.
     pub(super) check: Duration,
+    /// How long a content that failed waits for its next try.
     pub(super) pauses: Pauses,
+    /// How long a file is compiled before others are compiled beside it.
     pub(super) patience: Duration,
 }
 
@@ -83,7 +85,7 @@ impl Watcher {
                 if !any(Life::is_settling) {
                     break;
                 }
-                // From when nothing else is to be compiled, which may take minutes.
+                // The time counts once no load is left, which may take minutes.
                 if Instant::now() > *end.get_or_insert_with(|| Instant::now() + FIRST_SCAN) {
                     let dir = self.workshop.registry.0.folders.own.display();
                     tracing::warn!(%dir, "plugin files keep changing; going on without them for now");
@@ -104,12 +106,13 @@ impl Watcher {
         }
     }
 
-    /// Whether a registry may still give the first file of a plugin.
+    /// Whether the first file of a plugin may still come from a registry.
     fn awaits_pulls(&self) -> bool {
         self.workshop.registry.entries().iter().any(|plugin| plugin.origin.is_awaited())
     }
 
-    /// Waits until there may be something to do, and does it. Returns whether it has looked at all files.
+    /// Waits for a hint, for the next time that is due, or for the end of a load. Returns whether it has
+    /// looked at all files then.
     async fn step(&mut self) -> bool {
         let registry = &self.workshop.registry;
         let next = registry.entries().iter().filter_map(|plugin| plugin.life(Life::due)).min();
@@ -119,7 +122,8 @@ impl Watcher {
             () = registry.0.updated.notified() => {}
             () = registry.0.unwatched.cancelled() => panic!("a plugin's step or its work has failed"),
             Some(ended) = self.loads.join_next() => match ended {
-                // A plugin whose load has failed would wait for ever. The watcher fails, too, which is told.
+                // The plugin would wait for ever for a load that panicked. So the watcher panics, too, and
+                // `/readyz` tells of that.
                 Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
                 // The loads on a file are done or were stopped, or the runtime ends.
                 Ok(()) | Err(_) => return false,
@@ -130,7 +134,7 @@ impl Watcher {
         true
     }
 
-    /// Looks at all files, and begins what they ask for.
+    /// Looks at all files, and begins the loads that follow.
     async fn scan(&mut self) {
         // The watch comes before the look: what happens in between is then a hint.
         if let Err(error) = self.folder.arm().await {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedRwLockWriteGuard, RwLock, RwLockReadGuard};
 use tokio::time::{sleep, timeout};
 
-/// On the first try, no new attempt begins for this long, so that running attempts can end.
+/// The length of the first try, in which no new attempt begins, so that running attempts can end.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// After a try that failed, attempts run as usual for this many times the length of the try.
 const REST: u32 = 3;
@@ -21,25 +21,25 @@ const REST: u32 = 3;
 pub(crate) struct Alone {
     patience: Duration,
     running: Arc<RwLock<()>>,
-    /// Locked by the attempt that asks to run alone, so that other attempts run between two such attempts.
-    first: Arc<Mutex<()>>,
+    /// Locked by the attempt that asks to run alone or does, so that other attempts run between two of these.
+    asking: Arc<Mutex<()>>,
 }
 
 /// No other attempt runs while this guard lives.
 #[derive(Debug)]
 pub(crate) struct AloneGuard {
     _running: OwnedRwLockWriteGuard<()>,
-    _first: OwnedMutexGuard<()>,
+    _asking: OwnedMutexGuard<()>,
 }
 
 impl Default for Alone {
     fn default() -> Alone {
-        Alone { patience: PATIENCE, running: Arc::default(), first: Arc::default() }
+        Alone { patience: PATIENCE, running: Arc::default(), asking: Arc::default() }
     }
 }
 
 impl Alone {
-    /// Waits until no attempt runs alone or asks to.
+    /// Waits until no attempt runs alone, or keeps new attempts from beginning.
     pub(crate) async fn enter_shared(&self) -> RwLockReadGuard<'_, ()> {
         self.running.read().await
     }
@@ -50,11 +50,11 @@ impl Alone {
     /// long, so the host is held up for at most a quarter of the time. Each try is twice as long as the one
     /// before, so one of them outlasts the longest attempt.
     pub(crate) async fn enter_alone(&self) -> AloneGuard {
-        let first = self.first.clone().lock_owned().await;
+        let asking = self.asking.clone().lock_owned().await;
         let mut patience = self.patience;
         loop {
             if let Ok(running) = timeout(patience, self.running.clone().write_owned()).await {
-                return AloneGuard { _running: running, _first: first };
+                return AloneGuard { _running: running, _asking: asking };
             }
             sleep(patience * REST).await;
             patience = patience.saturating_mul(2);

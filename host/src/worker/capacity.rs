@@ -24,10 +24,11 @@ use super::alone::Alone;
 use super::host_time::HostTime;
 use crate::guarded::Guarded;
 
-/// One start of a queue of priority 1, in virtual time. Divided by the priority, it is exact enough.
-const STEP: u64 = 1 << 32;
+/// One start of a queue of priority 1, in virtual time. It is large, so that dividing it by a priority is
+/// exact enough.
+const LONGEST_STEP: u64 = 1 << 32;
 
-/// A task with fewer bytes than this is not counted, which would cost more than it is worth.
+/// The bytes of a smaller task are not counted: that would cost more than it is worth.
 const LARGE: usize = 64 << 10;
 
 /// The capacity that all queues of this host share. Cheap to clone.
@@ -38,11 +39,11 @@ pub(crate) struct Capacity {
     host_time: Arc<HostTime>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct PermitPool {
     /// The bound of permits for all queues together. `None`: the host sets no bound.
-    most: Option<usize>,
-    /// Permits that are granted, whether taken or not.
+    limit: Option<usize>,
+    /// The permits of all queues that are taken or granted.
     out: usize,
     /// The most bytes of large tasks. `None`: the host sets no bound.
     most_bytes: Option<usize>,
@@ -55,10 +56,10 @@ struct PermitPool {
 }
 
 /// One queue's permits and its demand.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct QueueShare {
-    /// The queue's own concurrency, and the lower one that an operator has set.
-    most: usize,
+    concurrency: usize,
+    /// A bound that an operator has set. Only a lower one than `concurrency` counts.
     lowered: Option<usize>,
     /// Permits in use.
     taken: usize,
@@ -70,7 +71,7 @@ struct QueueShare {
     waits: bool,
     /// A loop will ask for more permits at once.
     wants_more: bool,
-    /// Virtual time of one start.
+    /// One start, in virtual time.
     step: u64,
     /// When its next start is due, in virtual time.
     due: u64,
@@ -85,7 +86,7 @@ pub(crate) struct QueueCapacity {
     /// The queue's key in [`PermitPool::shares`].
     id: u64,
     granted_notify: Arc<Notify>,
-    /// Locked by the loop that waits, so that the queue's loops are served in order of arrival.
+    /// Locked by the loop that waits, so that the loops of the queue are served in order of arrival.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -96,7 +97,7 @@ pub(crate) struct TaskBytes {
     bytes: usize,
 }
 
-/// The right to run `count` attempts of one queue. Dropping it frees the permits for other waiters.
+/// The right to run `count` attempts of one queue. Dropping it frees the permits for others that wait.
 #[derive(Debug)]
 pub(crate) struct Permits {
     queue: Arc<QueueCapacity>,
@@ -106,9 +107,7 @@ pub(crate) struct Permits {
 impl Capacity {
     /// Room for `limit` attempts. `None`: only each queue's own concurrency counts.
     pub(crate) fn new(limit: Option<u32>) -> Capacity {
-        let most = limit.map(|limit| limit as usize);
-        let (shares, next_id, now) = (BTreeMap::new(), 0, 0);
-        let pool = PermitPool { most, out: 0, most_bytes: None, bytes: 0, now, shares, next_id };
+        let pool = PermitPool { limit: limit.map(|limit| limit as usize), ..PermitPool::default() };
         Capacity { pool: Arc::new(Guarded::new(pool)), alone: Arc::default(), host_time: Arc::default() }
     }
 
@@ -118,17 +117,15 @@ impl Capacity {
         self
     }
 
-    /// The bound.
     pub(crate) fn limit(&self) -> Option<usize> {
-        self.pool.lock().most
+        self.pool.lock().limit
     }
 
     /// Changes the bound. Permits in use stay valid; the excess is not granted again.
     pub(crate) fn resize(&self, limit: Option<u32>) {
         let mut pool = self.pool.lock();
-        pool.most = limit.map(|limit| limit as usize);
-        let ids: Vec<u64> = pool.shares.keys().copied().collect();
-        ids.into_iter().for_each(|id| pool.grant_free(id));
+        pool.limit = limit.map(|limit| limit as usize);
+        pool.grant_all();
     }
 
     /// Adds a queue, which competes for permits until the value is dropped.
@@ -137,22 +134,14 @@ impl Capacity {
         let mut pool = self.pool.lock();
         let id = pool.next_id;
         pool.next_id += 1;
-        let due = pool.now;
-        pool.shares.insert(
-            id,
-            QueueShare {
-                most: concurrency as usize,
-                lowered: None,
-                taken: 0,
-                granted: 0,
-                bytes: 0,
-                waits: false,
-                wants_more: false,
-                step: step(priority),
-                due,
-                granted_notify: granted_notify.clone(),
-            },
-        );
+        let share = QueueShare {
+            concurrency: concurrency as usize,
+            step: step(priority),
+            due: pool.now,
+            granted_notify: granted_notify.clone(),
+            ..QueueShare::default()
+        };
+        pool.shares.insert(id, share);
         drop(pool);
         Arc::new(QueueCapacity {
             host: self.clone(),
@@ -164,27 +153,38 @@ impl Capacity {
 }
 
 impl PermitPool {
+    /// Whether the large tasks of all queues hold more bytes than they may.
     fn is_full(&self) -> bool {
         self.most_bytes.is_some_and(|most| self.bytes > most)
     }
 
-    /// Changes one queue's share, and grants the permits that this frees.
-    fn change<T>(&mut self, id: u64, change: impl FnOnce(&mut QueueShare, &mut usize) -> T) -> Option<T> {
-        let found = self.shares.get_mut(&id)?;
-        let given = change(found, &mut self.out);
-        if !found.waits && !found.wants_more {
-            found.refund(found.granted);
-            self.out -= std::mem::take(&mut found.granted);
+    /// Changes one queue's share, and grants the permits that this frees. `None`: there is no such queue.
+    fn change<T>(&mut self, id: u64, change: impl FnOnce(&mut QueueShare) -> T) -> Option<T> {
+        let share = self.shares.get_mut(&id)?;
+        let before = share.taken + share.granted;
+        let result = change(share);
+        if !share.waits && !share.wants_more {
+            share.take_back(share.granted);
         }
+        self.out = self.out + share.taken + share.granted - before;
         self.grant_free(id);
-        Some(given)
+        debug_assert_eq!(
+            self.out,
+            self.shares.values().map(|share| share.taken + share.granted).sum::<usize>()
+        );
+        Some(result)
+    }
+
+    fn grant_all(&mut self) {
+        let ids: Vec<u64> = self.shares.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.grant_free(id));
     }
 
     /// Grants free permits to queues with demand. If the host sets no bound, only the queue `changed` is
     /// looked at.
     fn grant_free(&mut self, changed: u64) {
         let is_full = self.is_full();
-        let Some(most) = self.most else {
+        let Some(limit) = self.limit else {
             if let Some(share) = self.shares.get_mut(&changed) {
                 let demand = share.demand(is_full);
                 share.grant(demand);
@@ -192,7 +192,7 @@ impl PermitPool {
             }
             return;
         };
-        while self.out < most {
+        while self.out < limit {
             let wanting = self.shares.values_mut().filter(|share| share.demand(is_full) > 0);
             let Some(first) = wanting.min_by_key(|share| share.due.max(self.now)) else { return };
             self.now = first.due.max(self.now);
@@ -204,26 +204,30 @@ impl PermitPool {
 }
 
 impl QueueShare {
-    /// `is_full`: large tasks hold as many bytes as they may.
+    /// Whether the queue gets no permit because of its large tasks, if the pool `is_full`.
     fn is_held_up(&self, is_full: bool) -> bool {
         is_full && self.bytes > 0
     }
 
+    /// How many more permits the queue can use.
     fn demand(&self, is_full: bool) -> usize {
         let has_demand = (self.waits || self.wants_more) && !self.is_held_up(is_full);
-        if has_demand { self.most().saturating_sub(self.taken + self.granted) } else { 0 }
+        if has_demand { self.bound().saturating_sub(self.taken + self.granted) } else { 0 }
     }
 
-    fn most(&self) -> usize {
-        self.lowered.map_or(self.most, |lowered| lowered.min(self.most))
+    fn bound(&self) -> usize {
+        self.lowered.unwrap_or(usize::MAX).min(self.concurrency)
     }
 
-    /// Takes permits back that are granted and not taken, if the bound has changed and there are too many.
-    fn shed(&mut self, out: &mut usize) {
-        let too_many = (self.taken + self.granted).saturating_sub(self.most()).min(self.granted);
-        self.granted -= too_many;
-        *out -= too_many;
-        self.refund(too_many);
+    /// Takes granted permits back that are above a bound that was lowered.
+    fn shed(&mut self) {
+        let too_many = (self.taken + self.granted).saturating_sub(self.bound());
+        self.take_back(too_many.min(self.granted));
+    }
+
+    fn take_back(&mut self, granted: usize) {
+        self.granted -= granted;
+        self.refund(granted);
     }
 
     fn grant(&mut self, count: usize) {
@@ -233,15 +237,15 @@ impl QueueShare {
         }
     }
 
-    /// Starts that did not take place are not counted.
-    fn refund(&mut self, count: usize) {
-        self.due = self.due.saturating_sub(self.step.saturating_mul(count as u64));
+    /// Uncounts starts that did not take place.
+    fn refund(&mut self, starts: usize) {
+        self.due = self.due.saturating_sub(self.step.saturating_mul(starts as u64));
     }
 }
 
 /// One start, in virtual time.
 fn step(priority: u32) -> u64 {
-    STEP / u64::from(priority.max(1))
+    LONGEST_STEP / u64::from(priority.max(1))
 }
 
 impl QueueCapacity {
@@ -273,20 +277,20 @@ impl QueueCapacity {
 
     /// Notes whether the loop that took permits last will ask for more at once. If so, its place is kept.
     pub(crate) fn wants_more(&self, more: bool) {
-        self.change(|share, _| share.wants_more = more);
+        self.change(|share| share.wants_more = more);
     }
 
     /// Whether the host bounds all queues together. Then no loop may hold permits only to wait for tasks.
     pub(crate) fn is_shared(&self) -> bool {
-        self.host.pool.lock().most.is_some()
+        self.host.pool.lock().limit.is_some()
     }
 
     /// Changes concurrency and priority. Permits in use stay valid; the excess is not granted again.
     pub(crate) fn resize(&self, concurrency: u32, priority: u32) {
-        self.change(|share, out| {
-            share.most = concurrency as usize;
+        self.change(|share| {
+            share.concurrency = concurrency as usize;
             share.step = step(priority);
-            share.shed(out);
+            share.shed();
         });
     }
 
@@ -297,9 +301,9 @@ impl QueueCapacity {
         if self.host.pool.lock().shares.get(&self.id).is_none_or(is_known) {
             return;
         }
-        self.change(|share, out| {
+        self.change(|share| {
             share.lowered = lowered;
-            share.shed(out);
+            share.shed();
         });
     }
 
@@ -312,11 +316,11 @@ impl QueueCapacity {
     /// Whether another attempt could begin now, by the queue's own concurrency and the host's bounds.
     pub(crate) fn has_room(&self) -> bool {
         let pool = self.host.pool.lock();
-        let may_begin = |share: &QueueShare| share.taken < share.most() && !share.is_held_up(pool.is_full());
-        pool.most.is_none_or(|most| pool.out < most) && pool.shares.get(&self.id).is_some_and(may_begin)
+        let may_begin = |share: &QueueShare| share.taken < share.bound() && !share.is_held_up(pool.is_full());
+        pool.limit.is_none_or(|limit| pool.out < limit) && pool.shares.get(&self.id).is_some_and(may_begin)
     }
 
-    /// Takes the bytes of a task that was claimed. None: it is small.
+    /// Takes the bytes of a task that was claimed. `None`: the task is small.
     pub(crate) fn take_bytes(self: &Arc<QueueCapacity>, bytes: usize) -> Option<TaskBytes> {
         if bytes < LARGE {
             return None;
@@ -333,8 +337,7 @@ impl QueueCapacity {
             share.bytes = change(share.bytes);
         }
         if was_full && !pool.is_full() {
-            let ids: Vec<u64> = pool.shares.keys().copied().collect();
-            ids.into_iter().for_each(|id| pool.grant_free(id));
+            pool.grant_all();
             // Permits that were set aside may be taken now.
             let waiting = pool.shares.values().filter(|share| share.waits && share.granted > 0);
             waiting.for_each(|share| share.granted_notify.notify_one());
@@ -343,13 +346,13 @@ impl QueueCapacity {
 
     /// The permits in use.
     pub(crate) fn taken(&self) -> usize {
-        self.host.pool.lock().shares.get(&self.id).map(|share| share.taken).unwrap_or_default()
+        self.host.pool.lock().shares.get(&self.id).map_or(0, |share| share.taken)
     }
 
     fn take(self: &Arc<QueueCapacity>, most: usize) -> Option<Permits> {
         let mut pool = self.host.pool.lock();
         let is_full = pool.is_full();
-        let take = |share: &mut QueueShare, _: &mut usize| {
+        let take = |share: &mut QueueShare| {
             let count = if share.is_held_up(is_full) { 0 } else { share.granted.min(most) };
             share.granted -= count;
             share.taken += count;
@@ -359,17 +362,7 @@ impl QueueCapacity {
         Some(Permits { queue: self.clone(), count })
     }
 
-    fn give(&self, count: usize, refund: bool) {
-        self.change(|share, out| {
-            share.taken -= count;
-            *out -= count;
-            if refund {
-                share.refund(count);
-            }
-        });
-    }
-
-    fn change<T>(&self, change: impl FnOnce(&mut QueueShare, &mut usize) -> T) -> Option<T> {
+    fn change<T>(&self, change: impl FnOnce(&mut QueueShare) -> T) -> Option<T> {
         self.host.pool.lock().change(self.id, change)
     }
 }
@@ -393,14 +386,14 @@ struct WaitGuard<'l>(&'l QueueCapacity);
 
 impl WaitGuard<'_> {
     fn new(queue: &QueueCapacity) -> WaitGuard<'_> {
-        queue.change(|share, _| share.waits = true);
+        queue.change(|share| share.waits = true);
         WaitGuard(queue)
     }
 }
 
 impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
-        self.0.change(|share, _| share.waits = false);
+        self.0.change(|share| share.waits = false);
     }
 }
 
@@ -409,23 +402,26 @@ impl Permits {
         self.count
     }
 
-    /// One of them; none when there is none left.
+    /// Takes one permit out of these; `None` if no permit is left.
     pub(crate) fn split_one(&mut self) -> Option<Permits> {
         self.count = self.count.checked_sub(1)?;
         Some(Permits { queue: self.queue.clone(), count: 1 })
     }
 
-    /// Gives back what was not used: no starts are counted for it.
+    /// Gives back permits without a start: none is counted.
     pub(crate) fn unused(mut self) {
         let count = std::mem::take(&mut self.count);
-        self.queue.give(count, true);
+        self.queue.change(|share| {
+            share.taken -= count;
+            share.refund(count);
+        });
     }
 }
 
 impl Drop for Permits {
     fn drop(&mut self) {
         if self.count > 0 {
-            self.queue.give(self.count, false);
+            self.queue.change(|share| share.taken -= self.count);
         }
     }
 }

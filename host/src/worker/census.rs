@@ -1,8 +1,8 @@
 //! Reads a queue's figures every few seconds for the metrics.
 //!
 //! The figures of a resting queue are read only while they can change. The host with the queue's duties also
-//! looks whether a producer trims entries away that no host has read, and whether the stream has got a
-//! consumer group that nobody has confirmed.
+//! looks whether a producer trims entries that no host has read, and whether the stream has a consumer group
+//! that nobody has confirmed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::queue::stand::StreamStand;
 /// The greatest age of a figure, except the number of dead letters of a resting queue.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// How often other groups are told of while nobody confirms them.
+/// How often the log has other consumer groups while nobody confirms them.
 const REMIND: Duration = Duration::from_secs(60);
 
 pub(crate) struct CensusTaker {
@@ -29,9 +29,9 @@ pub(crate) struct CensusTaker {
 /// The findings of the looks so far.
 #[derive(Default)]
 struct Noticed {
-    /// The entries that were trimmed unread, as the server of that look counts them.
+    /// The last look, and how many entries were trimmed unread until then, as its server counts them.
     trimmed: Option<(StreamStand, u64)>,
-    /// The other groups that were told of last, and when.
+    /// The other groups that the log had last, and when.
     groups: Option<(Vec<String>, Instant)>,
 }
 
@@ -42,10 +42,10 @@ impl CensusTaker {
         let counts = async {
             loop {
                 let rests = *rest.borrow_and_update() != Rest::Awake;
-                let settled = match self.shared.queue.census().await {
+                let rests_empty = match self.shared.queue.census().await {
                     Ok(census) => {
                         let is_empty = census.waiting() + census.running + census.delayed == 0;
-                        self.shared.metrics.counted(census);
+                        self.shared.metrics.note_census(census);
                         rests && is_empty
                     }
                     // The other loops say what is wrong with Redis.
@@ -59,8 +59,8 @@ impl CensusTaker {
                 {
                     tracing::debug!(queue = self.shared.name.as_ref(), %error, "no look at the stream");
                 }
-                // The figures of a resting queue do not change until it wakes.
-                if settled {
+                // The figures of an empty queue that rests do not change until it wakes.
+                if rests_empty {
                     let _ = rest.changed().await;
                 }
                 tokio::time::sleep(EVERY).await;
@@ -71,21 +71,21 @@ impl CensusTaker {
 
     async fn look_at_stream(&self, noticed: &mut Noticed) -> QueueResult {
         let Some(stand) = self.shared.queue.stand().await? else { return Ok(()) };
-        self.tell_of_groups(&stand, &mut noticed.groups);
-        self.tell_of_trims(&stand, &mut noticed.trimmed);
+        self.warn_of_groups(&stand, &mut noticed.groups);
+        self.report_trims(&stand, &mut noticed.trimmed);
         Ok(())
     }
 
     /// Warns of groups that nobody has confirmed: tqhost deletes each entry when it settles the task, whether
-    /// or not they have read it. `told` is what was told last.
-    fn tell_of_groups(&self, stand: &StreamStand, told: &mut Option<(Vec<String>, Instant)>) {
+    /// or not these groups have read it.
+    fn warn_of_groups(&self, stand: &StreamStand, logged: &mut Option<(Vec<String>, Instant)>) {
         let unconfirmed = stand.others.iter().filter(|group| !group.is_confirmed);
         let groups: Vec<String> = unconfirmed.map(|group| group.name.clone()).collect();
         if groups.is_empty() {
-            *told = None;
+            *logged = None;
             return;
         }
-        if told.as_ref().is_some_and(|(before, at)| *before == groups && at.elapsed() < REMIND) {
+        if logged.as_ref().is_some_and(|(before, at)| *before == groups && at.elapsed() < REMIND) {
             return;
         }
         let name = self.shared.name.as_ref();
@@ -95,12 +95,12 @@ impl CensusTaker {
             "the stream has got other consumer groups, and loses each entry when its task has ended. No host \
              serves the queue after its next start, unless `tqhost adopt {name} --yes` confirms it"
         );
-        *told = Some((groups, Instant::now()));
+        *logged = Some((groups, Instant::now()));
     }
 
-    /// Counts and tells what was trimmed unread since the look before. `before` is what that look found. A
-    /// replica does not count what its primary's groups read, so a new primary counts from another number.
-    fn tell_of_trims(&self, stand: &StreamStand, before: &mut Option<(StreamStand, u64)>) {
+    /// Counts and logs entries that were trimmed unread since the look `before`. A replica does not count the
+    /// reads of its primary's groups, so a new primary counts from another number.
+    fn report_trims(&self, stand: &StreamStand, before: &mut Option<(StreamStand, u64)>) {
         let Some(now) = stand.trimmed_unread() else { return };
         let before = before.replace((stand.clone(), now));
         let known = before.filter(|(before, _)| before.server == stand.server).map(|(_, count)| count);
@@ -119,8 +119,8 @@ impl CensusTaker {
     }
 }
 
-/// The least number of entries that were trimmed between two looks. Those of the first look were lost before.
-/// Newer versions of Redis begin anew when the group reads on.
+/// The least number of entries that were trimmed between two looks, which found these counts. Newer versions
+/// of Redis count from 0 again when the group reads on.
 fn new_trims(before: Option<u64>, now: u64) -> u64 {
     before.map_or(0, |before| if now >= before { now - before } else { now })
 }

@@ -3,15 +3,19 @@
 //! In: attempts that are to begin. Out: a few workers on the guests' threads run them one after the other. An
 //! attempt that has to wait continues as its own task of the runtime, so it does not hold up the next one.
 //!
-//!     begin ─▶ queue ─▶ worker: polls it once ─▶ over
-//!                                           └─▶ waits: spawned
-//!     begin_here: polls it once ─▶ over
-//!                            └─▶ waits: spawned
+//!     intake ─▶ gather: a task, or a batch ─▶ begin ─▶ runner::run
+//!        └────▶ suspect: a task that runs alone ─────▶ runner::run_attempt
+//!
+//! [`begin`] is the one way to begin an attempt that runs beside others:
+//!
+//!     begin ─▶ line ─▶ worker on a guests' thread ─▶ polls it once ─▶ over
+//!       └─▶ this thread, where it is short ─────────▶      │
+//!                                                          └─▶ waits: spawned as a task of the runtime
 //!
 //! A task of the runtime costs more than a short attempt: memory, entries in two lists, and the wake of a
 //! thread. That wake alone takes longer than a short attempt where the thread's processor is idle.
 //!
-//! Not here: the queue of attempts (`starts`), what an attempt does (`runner`), how much time attempts may
+//! Not here: the line of attempts (`starts`), what an attempt does (`runner`), how much time attempts may
 //! take on the host's threads (`host_time`).
 
 use std::panic::AssertUnwindSafe;
@@ -24,42 +28,37 @@ use tokio::runtime::Handle;
 use tokio_util::sync::ReusableBoxFuture;
 use tokio_util::task::TaskTracker;
 
-use super::inflight::Ownership;
 use super::runner;
 use super::shared::SharedQueue;
 use super::starts::PendingAttempt;
-use crate::plugins::Version;
-use crate::task::Task;
 
 /// After this many attempts, a worker yields its thread to other tasks of the runtime.
 const IN_A_ROW: usize = 16;
 /// The largest memory grant, in bytes, of a handler that begins on the host's threads.
 const MOST_MEMORY: u64 = 256 << 20;
 
-/// Begins an attempt at a task, or at a batch, beside other attempts.
-pub(crate) fn begin(shared: &Arc<SharedQueue>, version: &Arc<Version>, members: Vec<(Task, Ownership)>) {
-    if shared.starts.add(version, members) {
-        worker(shared, version.handler.guests());
+/// Begins an attempt beside other attempts. If `may_begin_here` and the host has time for it, the attempt
+/// begins on this thread, which is one of the host's. Otherwise, and once it waits or computes for long, it
+/// runs on the guests' threads.
+pub(crate) fn begin(shared: &Arc<SharedQueue>, attempt: PendingAttempt, may_begin_here: bool) {
+    let handler = &attempt.version.handler;
+    let (guests, first_poll) = (handler.guests().clone(), &shared.starts.first_poll);
+    // Nothing interrupts a guest that fills its memory.
+    let is_short = || handler.memory() <= MOST_MEMORY && first_poll.is_short_for(1);
+    if may_begin_here
+        && is_short()
+        && let Some(moment) = shared.capacity.host_time().take()
+    {
+        let took = poll_here(&shared.runners, &guests, contained(runner::run(shared.clone(), attempt)));
+        first_poll.took(took);
+        moment.took(took);
+    } else if shared.starts.add(attempt) {
+        start_worker(shared, &guests);
     }
 }
 
-/// Begins an attempt on this thread, which is one of the host's, if the host has time for it. If the attempt
-/// has to wait or computes for long, it continues on the guests' threads.
-pub(crate) fn begin_here(shared: &Arc<SharedQueue>, version: &Arc<Version>, members: Vec<(Task, Ownership)>) {
-    let first_poll = &shared.starts.first_poll;
-    // Nothing interrupts a guest that fills its memory.
-    let may_be_short = version.handler.memory() <= MOST_MEMORY && first_poll.is_short_for(1);
-    let Some(moment) = may_be_short.then(|| shared.capacity.host_time().take()).flatten() else {
-        return begin(shared, version, members);
-    };
-    let attempt = contained(runner::run(shared.clone(), version.clone(), members));
-    let took = poll_here(&shared.runners, version.handler.guests(), attempt);
-    first_poll.took(took);
-    moment.took(took);
-}
-
-/// Polls an attempt on this thread, and gives how long that took. One that is not over continues as a task of
-/// the guests' runtime.
+/// Polls an attempt on this thread. Returns how long that took. An attempt that is not over continues as a
+/// task of the guests' runtime.
 fn poll_here(
     runners: &TaskTracker,
     guests: &Handle,
@@ -78,14 +77,14 @@ fn poll_here(
     took
 }
 
-/// A panic of the host is logged already. It ends the attempt, whose task stays pending and is reclaimed. The
-/// caller continues.
+/// Keeps a panic of the host within the attempt, whose task then stays pending and is reclaimed. The hook for
+/// panics has logged it.
 fn contained(attempt: impl Future<Output = ()>) -> impl Future<Output = ()> {
     AssertUnwindSafe(attempt).catch_unwind().map(drop)
 }
 
 /// Starts one more worker. Workers start each other, because spawning from another runtime is expensive.
-fn worker(shared: &Arc<SharedQueue>, guests: &Handle) {
+fn start_worker(shared: &Arc<SharedQueue>, guests: &Handle) {
     drop(shared.runners.spawn_on(work(shared.clone()), guests));
 }
 
@@ -97,11 +96,11 @@ async fn work(shared: Arc<SharedQueue>) {
     // One allocation serves all attempts that do not wait.
     let mut slot: Option<ReusableBoxFuture<'static, ()>> = None;
     let mut in_a_row = 0;
-    while let Some((PendingAttempt { version, members }, is_another_wanted)) = shared.starts.next(most) {
-        if is_another_wanted {
-            worker(&shared, &guests);
+    while let Some((attempt, needs_worker)) = shared.starts.next(most) {
+        if needs_worker {
+            start_worker(&shared, &guests);
         }
-        let run = contained(runner::run(shared.clone(), version, members));
+        let run = contained(runner::run(shared.clone(), attempt));
         let attempt = match &mut slot {
             Some(slot) => {
                 slot.set(run);
@@ -138,7 +137,7 @@ mod tests {
         Builder::new_multi_thread().worker_threads(1).enable_time().build().expect("a runtime")
     }
 
-    /// Polls an attempt here, and gives the threads that it was on, in order.
+    /// Polls an attempt here. Returns the threads that it was on, in order.
     async fn threads_of<F>(attempt: impl FnOnce(mpsc::UnboundedSender<ThreadId>) -> F) -> Vec<ThreadId>
     where
         F: Future<Output = ()> + Send + 'static,

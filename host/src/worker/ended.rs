@@ -1,7 +1,7 @@
 //! Bounds the ended attempts that wait to be settled.
 //!
-//! In: a decision on a task that this host holds. Out: an [`EndedAttempt`] for the settler. [`Room`] bounds
-//! how many there are, and how many bytes they hold.
+//! In: the end of an attempt. Out: an [`EndedAttempt`] for the settler. [`Room`] bounds how many there are,
+//! and how many bytes they hold.
 
 use std::sync::Arc;
 
@@ -12,10 +12,11 @@ use super::inflight::Ownership;
 use crate::queue::Ending;
 use crate::task::SettledAs;
 
-/// The bytes of an ended attempt for each further unit of room that it takes.
+/// An ended attempt takes a unit of room, and another one for each of these bytes.
 const BYTES_PER_UNIT: usize = 64 << 10;
 /// The least and the most units of a queue's room. Between these, a queue has four units for each permit.
-const UNITS: (usize, usize) = (256, 4096);
+const LEAST_UNITS: usize = 256;
+const MOST_UNITS: usize = 4096;
 
 /// The end of one attempt, on its way to Redis.
 #[derive(Debug)]
@@ -41,11 +42,12 @@ pub(crate) struct Room {
 impl Room {
     /// Room for a queue with this concurrency.
     pub(crate) fn new(concurrency: usize) -> Room {
-        let most = concurrency.saturating_mul(4).clamp(UNITS.0, UNITS.1);
+        let most = concurrency.saturating_mul(4).clamp(LEAST_UNITS, MOST_UNITS);
         Room { units: Arc::new(Semaphore::new(most)), most }
     }
 
-    /// Waits until there is room for this ended attempt, and then frees its permit.
+    /// Waits until there is room for this ended attempt, and then frees its permit. `None`: never, since the
+    /// semaphore is not closed.
     pub(crate) async fn ended(
         &self,
         ending: Ending,
@@ -86,7 +88,7 @@ mod tests {
             ["1-0", "2-0", "3-0"].map(|entry| own(&table, &capacity, entry).expect("a new entry"));
         // All units but two.
         let first = room
-            .ended(ending((UNITS.0 - 3) * BYTES_PER_UNIT), SettledAs::Completed, large)
+            .ended(ending((LEAST_UNITS - 3) * BYTES_PER_UNIT), SettledAs::Completed, large)
             .await
             .expect("there is room");
         let second = room.ended(ending(0), SettledAs::Completed, small).await.expect("there is room");

@@ -1,8 +1,8 @@
 //! Claims new entries of one queue while a plugin version works and permits are free.
 //!
 //! In: a working version, permits, and the queue's pause, hold and rate limit. Out: claimed entries, handed
-//! to `intake`. Readiness depends on this loop's pulse. The loop ends only when it is stopped, whatever Redis
-//! does.
+//! to `intake`, and a pulse, on which the host's readiness depends. Whatever Redis does, the loop ends only
+//! when it is stopped.
 //!
 //!     version? ─▶ permits? ─▶ entries delivered unseen? ─▶ XREADGROUP ─▶ intake
 //!                                                              └─▶ empty for a while: rests until woken
@@ -10,7 +10,10 @@
 //! A busy queue has its own connection for blocking reads. A resting queue has none: its first read does not
 //! block, and uses a connection that all queues of the host share.
 //!
-//! Not here: tasks of dead hosts (`reclaimer`), and how tasks begin (`intake`).
+//! Not here: what has to hold before a claim (`conditions`), tasks of dead hosts (`reclaimer`), and how tasks
+//! begin (`intake`).
+
+mod conditions;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -41,47 +44,41 @@ use crate::queue::{Link, QueueResult, Redis, StreamEntry};
 const BLOCK: Duration = Duration::from_secs(1);
 /// The most entries of one claim.
 const MAX_BATCH: usize = 200;
-/// The bytes that a read may bring, estimated from recent entries. Redis cannot bound a read in bytes.
+/// The bytes that a read may return, estimated from recent entries. Redis cannot bound a read in bytes.
 const MAX_BYTES: usize = 4 << 20;
-/// The most entries of one claim over the shared connection, where large entries hold up other queues.
-const SHARED_BATCH: usize = 10;
 /// A queue rests after this many blocking reads in a row that returned no entry.
-const QUIET: u32 = 5;
+const EMPTY_READS: u32 = 5;
 /// How long a resting queue keeps its connection. The network may close one that is idle for longer.
-const KEEP: Duration = Duration::from_secs(30);
+const KEEP_LINK: Duration = Duration::from_secs(30);
 /// How often the fetcher checks that Redis is reachable while it waits for something else.
 const LOOK: Duration = Duration::from_secs(2);
-/// How often it looks whether the queues that its tasks enqueue to have room.
-const ROOM: Duration = Duration::from_secs(1);
-/// How often it looks whether tasks of other hosts have ended, while as many run as may.
+/// How often a queue with limited turns looks whether tasks of other hosts have ended.
 const TURN: Duration = Duration::from_secs(1);
-/// How often a queue that was held until a moment ago looks whether more of its tasks may start.
-const RAMP: Duration = Duration::from_millis(100);
 
 pub(crate) struct Fetcher {
     shared: Arc<SharedQueue>,
     pulse: FetchPulse,
     redis: Redis,
     waiter: Waiter,
-    /// The shared connection, for reads that do not block.
-    reads: Link,
+    /// The connection that all queues share, for reads that do not block.
+    shared_link: Link,
     /// This queue's own connection, for blocking reads only.
-    own: Option<Link>,
-    /// The queue's seat at the waiter, while it is idle.
+    own_link: Option<Link>,
+    /// The queue's seat at the waiter, while it is idle, and the position behind its last entry.
     seat: Option<(Seat, StreamPosition)>,
     /// Blocking reads in a row that returned no entry.
-    quiet: u32,
+    empty_reads: u32,
     /// When the waiter woke the queue last.
-    woken: Option<Instant>,
+    woken_at: Option<Instant>,
     /// The last two wakes were less than [`BLOCK`] apart.
     is_woken_often: bool,
     /// The most entries of the next claim. It is halved after an error and doubled after a success.
     batch: usize,
     sizes: Sizes,
-    /// When the targets of the queue's tasks last had room.
+    /// When the queues that the tasks may enqueue to last had room.
     had_room: Option<Instant>,
-    /// Places that were taken at a rate for a read that failed. It may have delivered tasks unseen.
-    booked: (Option<Rate>, usize),
+    /// The rate limit's places of a read that failed. It may have delivered tasks unseen.
+    unseen_places: (Option<Rate>, usize),
 }
 
 /// The size in bytes of the largest recent entry; None before the first one.
@@ -103,15 +100,26 @@ impl Sizes {
     }
 }
 
-/// Whether the next read should come at once.
+/// When the next claim should come.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Read {
-    /// There is more, or may be soon.
-    Busy,
-    /// There is nothing more for now.
-    Drained,
-    /// As many tasks of the queue run, in all hosts together, as may.
-    AtLimit,
+enum NextClaim {
+    AtOnce,
+    /// After a rest, since the queue is empty.
+    AfterRest,
+    /// After the end of a task: as many tasks run as may, in all hosts together.
+    AfterEnd,
+}
+
+/// The claim that has just succeeded.
+struct LastClaim {
+    /// The entries that it asked for, and those that it got.
+    asked: usize,
+    found: usize,
+    /// The waiter waits for the queue, and has woken it for this claim.
+    was_resting: bool,
+    /// It was a read on the queue's own connection.
+    on_own_link: bool,
+    stopped_by: ClaimStop,
 }
 
 impl Fetcher {
@@ -120,23 +128,23 @@ impl Fetcher {
         pulse: FetchPulse,
         redis: Redis,
         waiter: Waiter,
-        reads: Link,
+        shared_link: Link,
     ) -> Fetcher {
         Fetcher {
             shared,
             pulse,
             redis,
             waiter,
-            reads,
-            own: None,
+            shared_link,
+            own_link: None,
             seat: None,
-            woken: None,
+            woken_at: None,
             is_woken_often: false,
             batch: MAX_BATCH,
             sizes: Sizes::default(),
-            quiet: 0,
+            empty_reads: 0,
             had_room: None,
-            booked: (None, 0),
+            unseen_places: (None, 0),
         }
     }
 
@@ -148,19 +156,7 @@ impl Fetcher {
             && stop.run_until_cancelled(self.room()).await.is_some()
             && let Some(permits) = self.permits(&stop).await
         {
-            let claimed = match self.claim(&version, permits).await {
-                Ok(Read::Busy) => {
-                    self.wake();
-                    Ok(())
-                }
-                Ok(Read::Drained) => self.rest(&stop).await,
-                Ok(Read::AtLimit) => {
-                    self.wait_for_turn(&stop).await;
-                    Ok(())
-                }
-                Err(error) => Err(error),
-            };
-            match claimed {
+            match self.claim_and_wait(&version, permits, &stop).await {
                 Ok(()) => {
                     pace.succeeded();
                     self.batch = (self.batch * 2).min(MAX_BATCH);
@@ -179,29 +175,42 @@ impl Fetcher {
                 }
             }
         }
-        // The worker that takes over the queue shares its place, and may not be able to use it yet.
+        // A worker that takes over the queue has the same place among the queues, and may not use it yet.
         self.leave();
     }
 
-    async fn claim(&mut self, version: &Arc<Version>, permits: Permits) -> QueueResult<Read> {
+    async fn claim_and_wait(
+        &mut self,
+        version: &Arc<Version>,
+        permits: Permits,
+        stop: &CancellationToken,
+    ) -> QueueResult {
+        match self.claim(version, permits).await? {
+            NextClaim::AtOnce => self.wake(),
+            NextClaim::AfterRest => self.rest(stop).await?,
+            NextClaim::AfterEnd => self.wait_for_turn(stop).await,
+        }
+        Ok(())
+    }
+
+    async fn claim(&mut self, version: &Arc<Version>, mut permits: Permits) -> QueueResult<NextClaim> {
         let shared = self.shared.clone();
         let count = permits.count();
-        // A queue that was woken reads without waiting, and goes on resting if there is no more than that.
-        let rests = self.seat.as_ref().is_some_and(|(seat, _)| seat.is_waited_for());
-        let waits = self.own.is_some() && !rests;
+        // A queue that was woken reads without waiting, and goes on resting if it has no further entries.
+        let was_resting = self.seat.as_ref().is_some_and(|(seat, _)| seat.is_waited_for());
+        let on_own_link = self.own_link.is_some() && !was_resting;
         let Some(right) = shared.holding.ask(count).await else {
             permits.unused();
             shared.capacity.wants_more(false);
-            return Ok(Read::Busy);
+            return Ok(NextClaim::AtOnce);
         };
-        let permits = match shared.unseen.load(Ordering::Acquire) {
-            false => permits,
-            true => match self.recover(version, &right, permits).await? {
-                Some(permits) => permits,
-                None => return Ok(Read::Busy),
-            },
-        };
-        let link = self.own.as_ref().unwrap_or(&self.reads);
+        if shared.unseen.load(Ordering::Acquire) {
+            let Some(unused) = self.recover(version, &right, permits).await? else {
+                return Ok(NextClaim::AtOnce);
+            };
+            permits = unused;
+        }
+        let link = self.own_link.as_ref().unwrap_or(&self.shared_link);
         let rate = shared.limits.rate();
         let places = match shared.queue.take_places(rate, count).await? {
             Places::Taken(places) => places,
@@ -211,14 +220,14 @@ impl Fetcher {
                 self.pulse.beat(FetchState::Reading);
                 right.end(0).await;
                 tokio::time::sleep(wait.min(LOOK)).await;
-                return Ok(Read::Busy);
+                return Ok(NextClaim::AtOnce);
             }
         };
-        let block = (waits && shared.may_block_in_read()).then_some(BLOCK);
+        let block = (on_own_link && shared.may_block_in_read()).then_some(BLOCK);
         let since = Instant::now();
         let mut stopped_by = ClaimStop::Empty;
-        // After an error, the search for unseen tasks gives the places back that none of them has.
-        self.booked = (rate, places);
+        // After an error, `recover` gives back the places that no unseen task has.
+        self.unseen_places = (rate, places);
         let entries = if shared.queue.rules.turns.are_limited() {
             let claimed = shared.queue.claim(link, &shared.consumer, places).await?;
             stopped_by = claimed.stopped_by;
@@ -227,24 +236,25 @@ impl Fetcher {
         } else {
             self.read(link, places, block).await?
         };
-        self.booked = (None, 0);
+        self.unseen_places = (None, 0);
         self.pulse.beat(if right.is_probe() { FetchState::Held } else { FetchState::Reading });
-        let (unused, found) = (places - entries.len().min(places), entries.len());
+        let found = entries.len();
         self.sizes.saw(&entries);
         if let (Some((seat, _)), Some(last)) = (&self.seat, entries.last()) {
             seat.claimed(last.id.clone());
         }
         shared.holding.claimed(&right, &entries, found);
-        // In its slow start after a hold a queue may not take what it would be granted, so others get it.
+        // In the slow start after a hold, a queue asks for no permits that it could not use.
         let may_take = !right.is_probe() && shared.holding.room_after_hold() >= MAX_BATCH;
         shared.capacity.wants_more(may_take && (found == count || stopped_by == ClaimStop::Enough));
         intake::admit(&shared, version, entries, Delivery::First { since }, permits).await;
         right.end(found).await;
-        shared.queue.give_places_back(rate, unused).await?;
-        Ok(self.after_claim(stopped_by, found, count, rests, waits))
+        shared.queue.give_places_back(rate, places.saturating_sub(found)).await?;
+        Ok(self.after_claim(&LastClaim { asked: count, found, was_resting, on_own_link, stopped_by }))
     }
 
-    /// Claims tasks again that were delivered in a reply that was lost. Returns the permits if there is none.
+    /// Claims tasks again that were delivered in a reply that was lost. Returns the permits if there was no
+    /// such task.
     async fn recover(
         &mut self,
         version: &Arc<Version>,
@@ -252,18 +262,18 @@ impl Fetcher {
         permits: Permits,
     ) -> QueueResult<Option<Permits>> {
         let shared = &self.shared;
-        let link = self.own.as_ref().unwrap_or(&self.reads);
-        // The reclaimer claims for the same consumer. Until it has admitted its entries, they look unseen.
+        let link = self.own_link.as_ref().unwrap_or(&self.shared_link);
+        // The reclaimer claims for the same consumer. Its entries look unseen until it has admitted them.
         let claiming = shared.claiming.lock().await;
         let known = shared.inflight.entries();
         let found = shared.queue.recover(link, &shared.consumer, &known, permits.count()).await?;
         shared.unseen.store(found.more, Ordering::Release);
         shared.end_lost(&found.lost).await;
-        let (rate, booked) = &mut self.booked;
-        *booked -= found.entries.len().min(*booked);
+        let (rate, places) = &mut self.unseen_places;
+        *places = places.saturating_sub(found.entries.len());
         if !found.more {
-            shared.queue.give_places_back(*rate, *booked).await?;
-            *booked = 0;
+            shared.queue.give_places_back(*rate, *places).await?;
+            *places = 0;
         }
         if found.entries.is_empty() {
             return Ok(Some(permits));
@@ -276,43 +286,43 @@ impl Fetcher {
         Ok(None)
     }
 
-    /// Decides on the next read. The last claim asked for `count` tasks and returned `found`.
-    fn after_claim(
-        &mut self,
-        stopped_by: ClaimStop,
-        found: usize,
-        count: usize,
-        rests: bool,
-        waits: bool,
-    ) -> Read {
-        match stopped_by {
-            ClaimStop::Limit => return Read::AtLimit,
+    /// Decides when the next claim comes.
+    fn after_claim(&mut self, last: &LastClaim) -> NextClaim {
+        match last.stopped_by {
+            ClaimStop::Limit => return NextClaim::AfterEnd,
             ClaimStop::Older => {
-                self.shared.older.notify_one();
-                return Read::AtLimit;
+                self.shared.takeover_wanted.notify_one();
+                return NextClaim::AfterEnd;
             }
             ClaimStop::Enough => {
-                self.own.get_or_insert_with(|| self.redis.link_blocking_for(BLOCK));
-                return Read::Busy;
+                self.open_own_link();
+                return NextClaim::AtOnce;
             }
             ClaimStop::Empty => {}
         }
-        if rests {
+        if last.was_resting {
             // Blocking reads suit a queue that is woken often, or that still has its connection. They get the
             // next entries sooner, and end at once when the stream is deleted.
-            let stays = found == 0 || found < count && self.own.is_none();
-            return if stays && !self.is_woken_often { Read::Drained } else { Read::Busy };
+            let goes_on_resting = last.found == 0 || last.found < last.asked && self.own_link.is_none();
+            return match goes_on_resting && !self.is_woken_often {
+                true => NextClaim::AfterRest,
+                false => NextClaim::AtOnce,
+            };
         }
-        // The next reads block, on this connection.
-        self.own.get_or_insert_with(|| self.redis.link_blocking_for(BLOCK));
-        self.quiet = if found == 0 && waits { self.quiet + 1 } else { 0 };
+        self.open_own_link();
+        self.empty_reads = if last.found == 0 && last.on_own_link { self.empty_reads + 1 } else { 0 };
         // For a queue that may not block in a read, the waiter waits at once.
-        let is_quiet = self.quiet >= if self.shared.may_block_in_read() { QUIET } else { 1 };
-        if is_quiet { Read::Drained } else { Read::Busy }
+        let most = if self.shared.may_block_in_read() { EMPTY_READS } else { 1 };
+        if self.empty_reads >= most { NextClaim::AfterRest } else { NextClaim::AtOnce }
     }
 
-    /// Reads up to `places` entries. While nothing is known of their sizes, the first one tells how many more
-    /// fit.
+    /// Makes the next reads use the queue's own connection.
+    fn open_own_link(&mut self) {
+        self.own_link.get_or_insert_with(|| self.redis.link_blocking_for(BLOCK));
+    }
+
+    /// Reads up to `places` entries. While no sizes are known, it first reads a single entry, whose size
+    /// tells how many more to read.
     async fn read(
         &self,
         link: &Link,
@@ -331,7 +341,8 @@ impl Fetcher {
         Ok(entries)
     }
 
-    /// Takes a seat at the waiter, and once a round includes it, rests until it is woken. It holds no permit.
+    /// Takes a seat at the waiter. Once a round of the waiter includes the queue, waits until it is woken.
+    /// The fetcher holds no permit meanwhile.
     async fn rest(&mut self, stop: &CancellationToken) -> QueueResult {
         let shared = self.shared.clone();
         if self.seat.is_none() {
@@ -343,8 +354,9 @@ impl Fetcher {
         let Some((seat, position)) = &mut self.seat else { return Ok(()) };
         if !seat.is_waited_for() {
             // A queue that may not block in a read waits without claiming.
-            if let Some(own) = self.own.as_ref().filter(|_| !shared.may_block_in_read()) {
-                // The next wait is for what comes after an entry that another host has claimed.
+            if let Some(own) = self.own_link.as_ref().filter(|_| !shared.may_block_in_read()) {
+                // Another host may have claimed the entry that is found. The next wait is for entries after
+                // it.
                 let found = wait::wait_for_any(own, std::slice::from_ref(position), BLOCK).await?;
                 *position = found.ready.into_iter().next_back().unwrap_or_else(|| position.clone());
             }
@@ -361,16 +373,16 @@ impl Fetcher {
             _ = versions.wait_for(Option::is_none) => Wake::Ended,
             _ = paused.wait_for(|known| *known != Pause::Unpaused) => Wake::Ended,
             () = stop.cancelled() => Wake::Ended,
-            () = tokio::time::sleep(KEEP), if self.own.is_some() => {
-                self.own = None;
+            () = tokio::time::sleep(KEEP_LINK), if self.own_link.is_some() => {
+                self.own_link = None;
                 Wake::Look
             }
         };
         match woken {
             Wake::New => {
-                let before = self.woken.replace(Instant::now());
+                let before = self.woken_at.replace(Instant::now());
                 self.is_woken_often = before.is_some_and(|at| at.elapsed() < BLOCK);
-                self.quiet = 0;
+                self.empty_reads = 0;
                 shared.idle.wakes();
             }
             Wake::Look => self.is_woken_often = false,
@@ -379,8 +391,8 @@ impl Fetcher {
         Ok(())
     }
 
-    /// Waits until a place may be free. A task of this host that ends frees one at once, and gives its
-    /// permit back before; the ends of tasks of other hosts are looked for.
+    /// Waits until a turn may be free: until a task of this host has ended, or until it is time to look
+    /// whether tasks of other hosts have.
     async fn wait_for_turn(&mut self, stop: &CancellationToken) {
         self.leave();
         self.pulse.beat(FetchState::WaitingForTurn);
@@ -397,139 +409,10 @@ impl Fetcher {
         self.shared.idle.wakes();
     }
 
-    /// Waits for an active version. `None`: there will be none any more.
-    async fn version(&mut self) -> Option<Arc<Version>> {
-        let mut versions = self.shared.versions.clone();
-        loop {
-            if let Some(version) = versions.borrow_and_update().clone() {
-                return Some(version);
-            }
-            self.leave();
-            self.beat(FetchState::WaitingForPlugin).await;
-            tokio::select! {
-                changed = versions.changed() => changed.ok()?,
-                () = tokio::time::sleep(LOOK) => {}
-            }
-        }
-    }
-
-    /// Waits while the queue is paused, or while its pause is unknown.
-    async fn unpaused(&mut self) {
-        let mut paused = self.shared.idle.paused();
-        loop {
-            let known = paused.borrow_and_update().clone();
-            if known == Pause::Unpaused {
-                return;
-            }
-            self.leave();
-            match known {
-                Pause::Paused => self.beat(FetchState::Paused).await,
-                Pause::Refused(why) => self.pulse.fault(why),
-                Pause::Unpaused | Pause::Unknown => {}
-            }
-            tokio::select! {
-                _ = paused.changed() => {}
-                () = tokio::time::sleep(LOOK) => {}
-            }
-        }
-    }
-
-    /// Waits while the queue is held, until this host may ask for the probe.
-    async fn may_probe(&mut self) {
-        let holding = self.shared.holding.clone();
-        if !holding.is_held() {
-            return;
-        }
-        self.shared.capacity.wants_more(false);
-        let mut probe = std::pin::pin!(holding.may_probe());
-        loop {
-            self.beat(FetchState::Held).await;
-            self.pulse.explain(holding.told());
-            tokio::select! {
-                () = &mut probe => return,
-                () = tokio::time::sleep(LOOK) => {}
-            }
-        }
-    }
-
-    /// Waits while a queue that the tasks may enqueue to is full. So no attempt does work that nobody can
-    /// take.
-    async fn room(&mut self) {
-        let shared = self.shared.clone();
-        let has_targets = !shared.queue.rules.enqueue_to.is_empty() || shared.queue.relays();
-        if !has_targets || self.had_room.is_some_and(|at| at.elapsed() < ROOM) {
-            return;
-        }
-        let mut said = false;
-        loop {
-            match shared.queue.full_target().await {
-                Ok(None) => break,
-                Ok(Some(target)) => {
-                    if !std::mem::replace(&mut said, true) {
-                        let queue = shared.name.as_ref();
-                        tracing::warn!(queue, target, "waits, because the queue that it enqueues to is full");
-                    }
-                    self.leave();
-                    self.beat(FetchState::WaitingForRoom).await;
-                }
-                Err(error) => self.pulse.fault(chain(&error)),
-            }
-            tokio::time::sleep(ROOM).await;
-        }
-        self.had_room = Some(Instant::now());
-    }
-
     /// Gives up the place among the queues and the seat at the waiter.
     fn leave(&mut self) {
         self.shared.capacity.wants_more(false);
         self.wake();
-    }
-
-    /// Waits for a permit, and takes all free permits up to a batch. `None`: the loop is to stop.
-    async fn permits(&self, stop: &CancellationToken) -> Option<Permits> {
-        let capacity = &self.shared.capacity;
-        let batch = if self.own.is_some() { self.batch } else { self.batch.min(SHARED_BATCH) };
-        let batch = batch.min(self.sizes.fit(MAX_BYTES));
-        let batch = if self.shared.holding.is_held() { 1 } else { batch.min(self.after_hold(stop).await?) };
-        let mut permits = std::pin::pin!(capacity.acquire(batch));
-        loop {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return None,
-                permits = &mut permits => return Some(permits),
-                () = tokio::time::sleep(LOOK) => {
-                    // Permits return as tasks are settled. While settlements fail, this wait is a fault.
-                    let unsettled =
-                        self.shared.unsettled.lock().iter().flatten().map(|lane| lane.error.clone()).next();
-                    match unsettled {
-                        Some(why) => self.pulse.fault(why),
-                        None => self.beat(FetchState::WaitingForPermit).await,
-                    }
-                }
-            }
-        }
-    }
-
-    /// Waits while as many tasks have started as may after a hold, and gives how many more may. `None`: the
-    /// loop is to stop.
-    async fn after_hold(&self, stop: &CancellationToken) -> Option<usize> {
-        loop {
-            let room = self.shared.holding.room_after_hold();
-            if room > 0 {
-                return Some(room);
-            }
-            self.shared.capacity.wants_more(false);
-            self.beat(FetchState::WaitingForPermit).await;
-            stop.run_until_cancelled(tokio::time::sleep(RAMP)).await?;
-        }
-    }
-
-    /// Beats the pulse while the fetcher waits for something else, if Redis is reachable.
-    async fn beat(&self, state: FetchState) {
-        match self.waiter.redis_is_there().await {
-            Ok(()) => self.pulse.beat(state),
-            Err(why) => self.pulse.fault(why),
-        }
     }
 
     /// Creates the stream and the group again if they were deleted. A read can also end for other reasons.

@@ -9,57 +9,57 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::inflight::Ownership;
+use super::inflight::OwnedTask;
 use super::notices::NoticeKind;
 use super::pace::Pace;
 use super::settle;
 use super::shared::SharedQueue;
-use crate::queue::{Begun, EndingSubject, Start};
-use crate::task::{SettledAs, Task};
+use crate::queue::{Begun, Start};
+use crate::task::SettledAs;
 
 /// The most tasks of one call, so that it keeps Redis busy for a short time only.
 pub(crate) const MAX_BATCH: usize = 100;
 
-/// How tasks come to the gate.
-#[derive(Debug, Clone, Copy, Default)]
+/// How the tasks of a call come to the gate.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Way {
     /// Nothing else runs in this host.
     pub alone: bool,
-    /// Another host may have run them under the same entries.
+    /// Another host may have run the tasks under the same entries.
     pub again: bool,
 }
 
-/// Returns the tasks that pass the gate, with their fences. If the host stops before Redis answers, all tasks
-/// are given back.
+/// Returns the tasks that pass the gate, with their fences. They were claimed at `since`. If the host stops
+/// before Redis answers, all tasks are given back.
 pub(crate) async fn pass(
     shared: &SharedQueue,
     plugin: &Arc<str>,
-    tasks: Vec<(Task, Ownership)>,
+    tasks: Vec<OwnedTask>,
     since: Instant,
     Way { alone, again }: Way,
-) -> Vec<(Task, Ownership)> {
+) -> Vec<OwnedTask> {
     let asked = async {
-        let mut answer = Vec::with_capacity(tasks.len());
+        let mut answers = Vec::with_capacity(tasks.len());
         for some in tasks.chunks(MAX_BATCH) {
             let starts = || {
-                let since = since.elapsed();
+                let held = since.elapsed();
                 some.iter()
-                    .map(|(task, owned)| Start { alone, again, ..Start::of(task, owned.key(), since) })
+                    .map(|(task, owned)| Start { alone, again, ..Start::of(task, owned.key(), held) })
                     .collect()
             };
-            answer.extend(begin(shared, plugin, starts).await);
+            answers.extend(begin(shared, plugin, starts).await);
         }
-        answer
+        answers
     };
-    let Some(answer) = shared.stop.running.run_until_cancelled(asked).await else {
+    let Some(answers) = shared.stop.running.run_until_cancelled(asked).await else {
         release(shared, plugin, tasks).await;
         return Vec::new();
     };
-    let queue = shared.name.as_ref();
     let (mut passed, mut late) = (Vec::with_capacity(tasks.len()), Vec::new());
-    for ((mut task, owned), begun) in tasks.into_iter().zip(answer) {
+    for ((mut task, owned), begun) in tasks.into_iter().zip(answers) {
         match begun {
-            // This host gave it up while it asked, since it could not renew the lease. Redis has renewed it.
+            // While this host asked, it gave the task up, since it could not renew the lease. The answer of
+            // Redis has renewed the lease.
             Begun::Owned { .. } if owned.is_lost() => late.push((task, owned)),
             Begun::Owned { fence } => {
                 task.fence = fence;
@@ -67,30 +67,22 @@ pub(crate) async fn pass(
             }
             Begun::Crashed => {
                 let decision = settle::crashed(&task);
-                shared
-                    .settle(EndingSubject::Task(Box::new(task)), plugin.clone(), None, decision, owned)
-                    .await;
+                shared.settle_unrun((task, owned), plugin, decision).await;
             }
             Begun::Cancelled => shared.metrics.settled(SettledAs::Cancelled),
-            Begun::Duplicate => shared.dropped_duplicate(&task.id),
+            Begun::Duplicate => shared.count_duplicate(&task.id),
             Begun::Gone => shared.count_deleted(&[task.entry]),
             Begun::PutOff => shared.parked.notify_one(),
             Begun::Refused(why) => {
-                shared.tell_refused(NoticeKind::BeginRefused, &task.id, &why);
+                shared.log_refused(NoticeKind::BeginRefused, &task.id, &why);
                 let decision = settle::cannot_begin(&why, &task);
-                shared
-                    .settle(EndingSubject::Task(Box::new(task)), plugin.clone(), None, decision, owned)
-                    .await;
+                shared.settle_unrun((task, owned), plugin, decision).await;
             }
             Begun::Lost => {
                 shared.metrics.lease_lost.inc();
                 if let Some(more) = shared.notices.admit(NoticeKind::Lost) {
-                    tracing::warn!(
-                        queue,
-                        task = task.id,
-                        more,
-                        "not run: another host owns this task by now"
-                    );
+                    let (queue, task) = (shared.name.as_ref(), &task.id);
+                    tracing::warn!(queue, task, more, "not run: another host owns this task by now");
                 }
             }
         }
@@ -99,28 +91,21 @@ pub(crate) async fn pass(
     passed
 }
 
-/// Asks Redis until it answers. `starts` gives the tasks, each with the time since its claim.
+/// Asks Redis until it answers, and returns an answer for each task. `starts` returns the tasks, each with
+/// the time since its claim.
 pub(crate) async fn begin<'t>(
     shared: &SharedQueue,
     plugin: &str,
     starts: impl Fn() -> Vec<Start<'t>>,
 ) -> Vec<Begun> {
-    let mut pace = Pace::new(&shared.name, "begin");
-    loop {
-        match shared.queue.begin(&shared.consumer, plugin, &starts()).await {
-            Ok(begun) => {
-                pace.succeeded();
-                return begun;
-            }
-            Err(error) => tokio::time::sleep(pace.failed(&error)).await,
-        }
-    }
+    let begin = || async { shared.queue.begin(&shared.consumer, plugin, &starts()).await };
+    Pace::until_done(&shared.name, "begin", begin).await
 }
 
 /// Gives tasks back that did not run.
-pub(crate) async fn release(shared: &SharedQueue, plugin: &Arc<str>, tasks: Vec<(Task, Ownership)>) {
-    for (task, owned) in tasks {
-        let decision = settle::release(&task);
-        shared.settle(EndingSubject::Task(Box::new(task)), plugin.clone(), None, decision, owned).await;
+pub(crate) async fn release(shared: &SharedQueue, plugin: &Arc<str>, tasks: Vec<OwnedTask>) {
+    for task in tasks {
+        let decision = settle::release(&task.0);
+        shared.settle_unrun(task, plugin, decision).await;
     }
 }

@@ -1,7 +1,7 @@
 //! Gathers tasks into batches that a handler takes in one call.
 //!
-//! In: begun tasks, one by one. Out: an attempt for each batch, or for a single task that may not be in a
-//! batch. A batch ends when it is full, when its wait is over, when a task has another version, when no
+//! In: tasks that may run, one by one. Out: an attempt for each batch, or for a single task that may not be
+//! in a batch. A batch ends when it is full, when its wait is over, when a task has another version, when no
 //! permits are left, or when the worker stops claiming.
 //!
 //! Not here: how a batch begins (`crew`), and its outcome (`runner`).
@@ -11,35 +11,30 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use super::crew;
-use super::inflight::Ownership;
+use super::inflight::OwnedTask;
 use super::shared::SharedQueue;
-use super::starts::OpenBatch;
+use super::starts::{OpenBatch, PendingAttempt};
 use crate::plugins::Version;
-use crate::task::Task;
 
-/// Adds a task to the batch that is open, or to a new one; or runs it at once, if `here` on this thread.
-pub(crate) fn add(
-    shared: &Arc<SharedQueue>,
-    version: &Arc<Version>,
-    task: Task,
-    owned: Ownership,
-    here: bool,
-) {
+/// Adds a task to the open batch, or to a new one. A task that may not be in a batch begins at once, if
+/// `may_begin_here` on this thread.
+pub(crate) fn add(shared: &Arc<SharedQueue>, version: &Arc<Version>, task: OwnedTask, may_begin_here: bool) {
     let most = if version.handler.takes_batches() { shared.queue.rules.largest_batch() } else { 1 };
     // A task that may have crashed a host runs outside of batches, and not where heartbeats are sent.
-    if most < 2 || task.crashes > 0 {
-        let begin = if here && task.crashes == 0 { crew::begin_here } else { crew::begin };
-        return begin(shared, version, vec![(task, owned)]);
+    let had_crash = task.0.crashes > 0;
+    if most < 2 || had_crash {
+        let attempt = PendingAttempt { version: version.clone(), tasks: vec![task] };
+        return crew::begin(shared, attempt, may_begin_here && !had_crash);
     }
     let mut open = shared.open_batch.lock();
-    let older = open.take_if(|batch| !Arc::ptr_eq(&batch.version, version));
+    let older = open.take_if(|batch| !Arc::ptr_eq(&batch.attempt.version, version));
     let batch = open.get_or_insert_with(|| {
         let ended = Arc::new(Notify::new());
         drop(shared.runners.spawn(end_in_time(shared.clone(), ended.clone())));
-        OpenBatch { version: version.clone(), members: Vec::new(), ended }
+        OpenBatch { attempt: PendingAttempt { version: version.clone(), tasks: Vec::new() }, ended }
     });
-    batch.members.push((task, owned));
-    let full = open.take_if(|batch| batch.members.len() >= most);
+    batch.attempt.tasks.push(task);
+    let full = open.take_if(|batch| batch.attempt.tasks.len() >= most);
     drop(open);
     older.into_iter().chain(full).for_each(|batch| begin(shared, batch));
 }
@@ -62,14 +57,14 @@ async fn end_in_time(shared: Arc<SharedQueue>, ended: Arc<Notify>) {
 }
 
 /// Begins a batch that has ended, on the version that is active now.
-fn begin(shared: &Arc<SharedQueue>, batch: OpenBatch) {
-    batch.ended.notify_one();
+fn begin(shared: &Arc<SharedQueue>, OpenBatch { attempt, ended }: OpenBatch) {
+    ended.notify_one();
     // If the plugin was removed meanwhile, the batch still runs, because it began before.
-    let version = shared.versions.borrow().clone().unwrap_or(batch.version);
+    let version = shared.versions.borrow().clone().unwrap_or(attempt.version);
     if version.handler.takes_batches() {
-        return crew::begin(shared, &version, batch.members);
+        return crew::begin(shared, PendingAttempt { version, tasks: attempt.tasks }, false);
     }
-    for member in batch.members {
-        crew::begin(shared, &version, vec![member]);
+    for task in attempt.tasks {
+        crew::begin(shared, PendingAttempt { version: version.clone(), tasks: vec![task] }, false);
     }
 }

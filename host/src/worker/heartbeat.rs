@@ -15,7 +15,6 @@ use super::notices::NoticeKind;
 use super::pace::Pace;
 use super::shared::SharedQueue;
 use crate::queue::{HeartbeatReport, Lease};
-use crate::task::SettledAs;
 
 /// The number of heartbeats within one lease.
 const BEATS_PER_LEASE: u32 = 3;
@@ -57,7 +56,7 @@ impl Heartbeat {
                 self.shared.holding.keep_probe().await;
             }
         };
-        // The looks do not see late attempts while they wait for Redis.
+        // While a look waits for Redis, it gives up no late attempts.
         let guard = async {
             while self.shared.queue.rules.turns.are_limited() {
                 self.shared.give_up_late_attempts();
@@ -69,53 +68,51 @@ impl Heartbeat {
     }
 
     async fn beat(&self, beats: &[HeartbeatReport], pace: &mut Pace) {
+        let shared = &self.shared;
         // This time is taken before the call, so the lease ends no earlier than this host believes.
         let now = Instant::now();
-        match self.shared.queue.heartbeat(&self.shared.consumer, beats).await {
+        match shared.queue.heartbeat(&shared.consumer, beats).await {
             Ok(leases) => {
                 pace.succeeded();
                 let mut deleted = Vec::new();
                 for (beat, lease) in beats.iter().zip(leases) {
                     match lease {
-                        Lease::Renewed => self.shared.inflight.mark_renewed(&beat.entry, now),
+                        Lease::Renewed => shared.inflight.mark_renewed(&beat.entry, now),
                         Lease::Lost => {
                             // The loss of a deleted entry is counted already.
-                            let known = self.shared.inflight.is_deleted(&beat.entry);
-                            if self.shared.inflight.mark_lost(&beat.entry) && !known {
-                                self.shared.metrics.lease_lost.inc();
+                            let known = shared.inflight.is_deleted(&beat.entry);
+                            if shared.inflight.mark_lost(&beat.entry) && !known {
+                                shared.metrics.lease_lost.inc();
                             }
                         }
-                        Lease::Cancelled if self.shared.queue.rules.turns.are_limited() => {
-                            self.shared.inflight.cancel(&beat.entry);
+                        Lease::Cancelled if shared.queue.rules.turns.are_limited() => {
+                            shared.inflight.cancel(&beat.entry);
                         }
-                        Lease::Cancelled if self.shared.inflight.mark_lost(&beat.entry) => {
-                            if let Some(more) = self.shared.notices.admit(NoticeKind::Cancelled) {
-                                let (queue, task) = (self.shared.name.as_ref(), &beat.task_id);
-                                tracing::info!(queue, task, more, "cancelled while it ran");
+                        Lease::Cancelled => {
+                            if shared.inflight.mark_lost(&beat.entry) {
+                                shared.count_cancelled(&beat.task_id);
                             }
-                            self.shared.metrics.settled(SettledAs::Cancelled);
                         }
                         Lease::Deleted | Lease::Gone => {
-                            if self.shared.inflight.mark_deleted(&beat.entry) {
+                            if shared.inflight.mark_deleted(&beat.entry) {
                                 deleted.push(beat.entry.clone());
                             }
                             if lease == Lease::Gone {
-                                self.shared.inflight.mark_lost(&beat.entry);
+                                shared.inflight.mark_lost(&beat.entry);
                             }
                         }
                         Lease::Refused(why) => {
-                            self.shared.inflight.restore_progress(std::slice::from_ref(beat));
-                            self.shared.tell_refused(NoticeKind::HeartbeatRefused, &beat.task_id, &why);
+                            shared.inflight.restore_progress(std::slice::from_ref(beat));
+                            shared.log_refused(NoticeKind::HeartbeatRefused, &beat.task_id, &why);
                         }
-                        Lease::Cancelled => {}
                     }
                 }
-                self.shared.count_deleted(&deleted);
+                shared.count_deleted(&deleted);
             }
             // The next look tries again. The script checks the owner, so a late beat renews no other host's
             // lease.
             Err(error) => {
-                self.shared.inflight.restore_progress(beats);
+                shared.inflight.restore_progress(beats);
                 pace.failed(&error);
             }
         }

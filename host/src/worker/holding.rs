@@ -1,11 +1,14 @@
 //! Knows the hold of one queue: whether something outside is down, and who may try a task.
 //!
+//! While a queue is held, one task at a time is tried in all hosts: the *probe*.
+//!
 //! In: how attempts ended, and what the lookout finds in Redis. Out: whether a failure is charged, when the
-//! loops that claim may ask for the probe, and the [`MayClaim`] of the one that got it. A line in the log
+//! loops that claim may ask for the probe, and a [`MayClaim`] for the loop that got it. A line in the log
 //! when the hold begins, and one when it ends.
 //!
-//! The first failure after the hold began tells a host of it, if the lookout did not. So each host runs no
-//! more attempts than it had running. A look that began before this host's own knowledge is ignored.
+//! A host learns of a hold by its lookout, or by its own first failure after the hold began. So it begins no
+//! more attempts than were running then. The result of a look is ignored if this host has learned something
+//! newer while it looked.
 //!
 //! Not here: counting failures (`queue::hold`), the settlement (`settle`).
 
@@ -24,13 +27,13 @@ use crate::clock;
 use crate::config::HoldRules;
 use crate::guarded::Guarded;
 use crate::queue::hold::{HoldFound, OutageCounted, OutageFailure, ProbeAnswer, QueueHold};
-use crate::queue::{Queue, StreamEntry, codec, wait};
+use crate::queue::{Queue, QueueError, StreamEntry, codec, wait};
 use crate::task::{Outcome, Task};
 
 /// The shortest lease of a probe. A host that is killed blocks the next probe for no longer than its lease.
 const LEAST_LEASE: Duration = Duration::from_secs(5);
-/// A task that failed as the probe does not come back before others could be tried: at most this long after
-/// the next probe.
+/// A task that failed as the probe comes back after the next probe, so that this one is another task: up to
+/// this long after it.
 const LONGEST_ASIDE: Duration = Duration::from_secs(60);
 /// How often a loop looks whether the probe of this host has ended without an outcome.
 const LOOK: Duration = Duration::from_millis(500);
@@ -41,15 +44,13 @@ pub(crate) struct Holding {
     consumer: Arc<str>,
     inflight: Arc<Inflight>,
     metrics: Arc<QueueMetrics>,
-    /// Whether the queue is held, as far as is known.
-    held: watch::Sender<bool>,
-    /// The last hold that is known.
-    last: Guarded<Option<QueueHold>>,
+    /// The hold of the queue, as far as this host knows.
+    hold: watch::Sender<Option<QueueHold>>,
     /// How many tasks may start after the last hold.
     ramp: Ramp,
-    /// Raised whenever this host learns something by itself.
+    /// How often this host has learned something without its lookout.
     learned: AtomicU64,
-    /// Failures in a row may be counted in Redis.
+    /// Redis may have a count of failures in a row, which a success has to reset.
     is_counting: AtomicBool,
     probe: Guarded<ProbeState>,
     /// Notified when this host's probe has ended.
@@ -58,10 +59,11 @@ pub(crate) struct Holding {
 
 #[derive(Default)]
 struct ProbeState {
-    /// When to ask for the probe next. None: at once.
+    /// When to ask for the probe next. `None`: at once.
     ask_at: Option<Instant>,
     stage: ProbeStage,
-    kept: Option<Instant>,
+    /// When the lease of the probe was renewed.
+    renewed: Option<Instant>,
 }
 
 /// How far this host's probe is.
@@ -69,30 +71,28 @@ struct ProbeState {
 enum ProbeStage {
     #[default]
     None,
-    /// A loop asks for it, or claims its task.
+    /// A loop asks for the probe, or claims a task for it. The entry of this task, once it is claimed.
     Claiming(Option<String>),
-    /// The task under this entry is the probe.
+    /// The task with this entry is the probe, and is in flight.
     Runs(String),
 }
 
-/// The right to claim tasks now. Where the queue is held, it is for one task, the probe.
-pub(crate) struct MayClaim(Option<HoldProbe>);
-
-/// The right to try one task of a held queue. It ends with the outcome of the task, or when it is given back.
-struct HoldProbe(Arc<Holding>);
+/// The right to claim tasks now, until the claim is over. With the state of a held queue, it is for one task,
+/// the probe.
+pub(crate) struct MayClaim(Option<Arc<Holding>>);
 
 /// How an attempt that failed for a cause outside is charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Charge {
     /// As a retry.
     AsUsual,
-    /// The queue is held, so the failure is not charged. The task comes back after `least` at the earliest.
-    /// `at_ms` is Redis's clock. `keeps`: others got through after its first failure, so its
-    /// earlier failures still count.
-    Held { at_ms: u64, least: Duration, keeps: bool },
-    /// The queue is open, or others get through. The failure is charged from the task's `most`-th such
-    /// failure on.
-    Below { most: u32, at_ms: u64 },
+    /// Not at all, because the queue is held. The task comes back after `least` at the earliest. `at_ms` is
+    /// Redis's clock. `keeps_count`: other tasks got through after the task's first failure, so its earlier
+    /// failures still count.
+    Held { at_ms: u64, least: Duration, keeps_count: bool },
+    /// As a retry, if the task has failed `most` times for such a cause before. The queue is open, or other
+    /// tasks get through. `at_ms` is Redis's clock.
+    AfterSome { most: u32, at_ms: u64 },
 }
 
 impl Holding {
@@ -109,8 +109,7 @@ impl Holding {
             consumer,
             inflight,
             metrics,
-            held: watch::Sender::new(false),
-            last: Guarded::default(),
+            hold: watch::Sender::new(None),
             ramp: Ramp::default(),
             learned: AtomicU64::new(0),
             is_counting: AtomicBool::new(false),
@@ -120,16 +119,12 @@ impl Holding {
     }
 
     pub(crate) fn is_held(&self) -> bool {
-        *self.held.borrow()
+        self.hold.borrow().is_some()
     }
 
-    pub(crate) fn held(&self) -> watch::Receiver<bool> {
-        self.held.subscribe()
-    }
-
-    /// The hold in words, as far as is known.
-    pub(crate) fn told(&self) -> Option<String> {
-        self.last.lock().as_ref().map(|hold| format!("on hold {}", hold.told(clock::now_ms())))
+    /// The hold in words.
+    pub(crate) fn in_words(&self) -> Option<String> {
+        self.hold.borrow().as_ref().map(|hold| format!("on hold {}", hold.told(clock::now_ms())))
     }
 
     /// How many tasks may start now; fewer than otherwise for some seconds after a hold.
@@ -137,21 +132,22 @@ impl Holding {
         self.ramp.room()
     }
 
-    /// Notes that these entries were claimed, and that `tasks` of them start now. Call it before they can
-    /// run: the only task of a held queue is the probe.
-    pub(crate) fn claimed(&self, turn: &MayClaim, entries: &[StreamEntry], tasks: usize) {
-        if let (true, Some(entry)) = (turn.is_probe(), entries.first()) {
+    /// Notes that these entries were claimed, and that `tasks` of them start now. It is called before they
+    /// can run, since a held queue runs no task but the probe.
+    pub(crate) fn claimed(&self, right: &MayClaim, entries: &[StreamEntry], tasks: usize) {
+        debug_assert!(!right.is_probe() || entries.len() <= 1, "a probe is one task");
+        if let (true, Some(entry)) = (right.is_probe(), entries.first()) {
             self.probe.lock().stage = ProbeStage::Claiming(Some(entry.id.clone()));
         }
         self.ramp.started(tasks);
     }
 
-    /// How often this host has learned something by itself, for [`Self::note_found`].
+    /// How often this host has learned something without its lookout, for [`Self::note_found`].
     pub(crate) fn learned(&self) -> u64 {
         self.learned.load(Ordering::Acquire)
     }
 
-    /// Notes what a look has found that began when [`Self::learned`] gave `learned`.
+    /// Notes the result of a look. [`Self::learned`] returned `learned` when the look began.
     pub(crate) fn note_found(&self, found: &HoldFound, learned: u64) {
         if self.rules.is_none() || self.learned() != learned {
             return;
@@ -166,8 +162,8 @@ impl Holding {
     fn begin(&self, hold: QueueHold) {
         self.metrics.held.set(1);
         let cause = hold.cause.clone();
-        *self.last.lock() = Some(hold);
-        if !self.held.send_if_modified(|held| !std::mem::replace(held, true)) {
+        // A hold that is known already may have a later end now.
+        if !self.hold.send_if_modified(|known| known.replace(hold).is_none()) {
             return;
         }
         self.ramp.end();
@@ -186,11 +182,10 @@ impl Holding {
         if !self.is_held() {
             return;
         }
-        // The loops that wait for the end look at this first.
+        // The loops that wait for the end of the hold then look at the ramp.
         self.ramp.begin();
-        if self.held.send_if_modified(|held| std::mem::replace(held, false)) {
+        if self.hold.send_if_modified(|hold| hold.take().is_some()) {
             self.probe.lock().ask_at = None;
-            *self.last.lock() = None;
             let queue = self.queue.rules.name.as_str();
             tracing::info!(queue, "the queue is held no longer: a task got through, or it was resumed");
         }
@@ -198,8 +193,8 @@ impl Holding {
 
     /// Waits until the queue is open, or until this host may ask for the probe.
     pub(crate) async fn may_probe(&self) {
-        let mut held = self.held();
-        while *held.borrow_and_update() {
+        let mut hold = self.hold.subscribe();
+        while hold.borrow_and_update().is_some() {
             let now = Instant::now();
             let until = if self.is_probing() {
                 now + LOOK
@@ -210,7 +205,7 @@ impl Holding {
                 }
             };
             tokio::select! {
-                _ = held.changed() => {}
+                _ = hold.changed() => {}
                 () = self.probed.notified() => {}
                 () = tokio::time::sleep_until(until) => {}
             }
@@ -222,15 +217,15 @@ impl Holding {
         !self.is_probing() && self.probe.lock().ask_at.is_none_or(|at| at <= Instant::now())
     }
 
-    /// Whether the task of this entry must not run: the queue is held, and it is not the probe. Its read
-    /// began before this host knew of the hold.
+    /// Whether the task of this entry must not run: the queue is held, and the task is not the probe. It was
+    /// read before this host knew of the hold.
     pub(crate) fn stops(&self, entry: &str) -> bool {
-        let is_probe = |probed: &str| probed == entry;
-        self.is_held()
-            && !matches!(&self.probe.lock().stage, ProbeStage::Claiming(Some(probed)) if is_probe(probed))
+        let is_probe =
+            matches!(&self.probe.lock().stage, ProbeStage::Claiming(Some(probe)) if probe == entry);
+        self.is_held() && !is_probe
     }
 
-    /// Whether a probe of this host is on its way. One whose task was never run ends here.
+    /// Whether this host has a probe. A probe that is not in flight any more, and had no outcome, ends here.
     fn is_probing(&self) -> bool {
         let mut probe = self.probe.lock();
         if matches!(&probe.stage, ProbeStage::Runs(entry) if !self.inflight.contains(entry)) {
@@ -239,7 +234,7 @@ impl Holding {
         probe.stage != ProbeStage::None
     }
 
-    /// Asks for the right to claim `count` tasks. `None`: not yet.
+    /// Asks for the right to claim `count` tasks. `None`: this host may not claim them now.
     pub(crate) async fn ask(self: &Arc<Self>, count: usize) -> Option<MayClaim> {
         if !self.is_held() {
             return Some(MayClaim(None));
@@ -248,12 +243,12 @@ impl Holding {
             return None;
         }
         self.probe.lock().stage = ProbeStage::Claiming(None);
-        // Dropping it ends the stage.
-        let probe = HoldProbe(self.clone());
+        // Dropping the right ends the stage.
+        let right = MayClaim(Some(self.clone()));
         match self.queue.ask_probe(&self.consumer, self.lease()).await {
             Ok(ProbeAnswer::Granted) => {
-                self.probe.lock().kept = Some(Instant::now());
-                Some(MayClaim(Some(probe)))
+                self.probe.lock().renewed = Some(Instant::now());
+                Some(right)
             }
             Ok(ProbeAnswer::Open) => {
                 self.learned.fetch_add(1, Ordering::AcqRel);
@@ -265,11 +260,7 @@ impl Holding {
                 None
             }
             Err(error) => {
-                tracing::debug!(
-                    queue = self.queue.rules.name,
-                    error = chain(&error),
-                    "could not ask for the probe"
-                );
+                self.log(&error, "could not ask for the probe");
                 self.probe.lock().ask_at = Some(Instant::now() + LOOK);
                 None
             }
@@ -281,18 +272,18 @@ impl Holding {
         let lease = self.lease();
         {
             let mut probe = self.probe.lock();
-            let is_due = probe.kept.is_none_or(|at| at.elapsed() >= lease / 3);
+            let is_due = probe.renewed.is_none_or(|at| at.elapsed() >= lease / 3);
             if !matches!(probe.stage, ProbeStage::Runs(_)) || !is_due {
                 return;
             }
-            probe.kept = Some(Instant::now());
+            probe.renewed = Some(Instant::now());
         }
-        let still = if self.is_probing() { lease } else { Duration::ZERO };
-        self.lend(still).await;
+        let lease = if self.is_probing() { lease } else { Duration::ZERO };
+        self.renew_probe(lease).await;
     }
 
-    /// Notes how the attempts of one call ended. Returns how failures for a cause outside
-    /// are charged.
+    /// Notes the outcomes of one call, a single task or a batch. Returns how failures for a cause outside are
+    /// charged.
     pub(crate) async fn ended<'t>(
         &self,
         each: impl Iterator<Item = (&'t Task, &'t Outcome)> + Clone + Send,
@@ -303,26 +294,23 @@ impl Holding {
             Outcome::Unavailable { message, after } => Some((task, message, *after)),
             _ => None,
         });
-        let is_done = each.clone().any(|(_, outcome)| matches!(outcome, Outcome::Completed { .. }));
-        let is_answered = each.clone().any(|(_, outcome)| !matches!(outcome, Outcome::Failed { .. }));
-        let first = down.next();
-        let is_single = each.clone().count() == 1;
-        let mut charge = Charge::Below { most: rules.after, at_ms: 0 };
-        match first {
-            Some((task, cause, after)) if !is_done => {
-                let asked = down.filter_map(|(_, _, after)| after).chain(after).max();
-                // Nobody knows which task of a batch makes the service fail.
-                let since_ms = if is_single { codec::outages(task).since_ms } else { 0 };
-                let failure = OutageFailure { task, since_ms, asked, cause, is_probe };
-                charge = self.failed(&failure, &rules).await;
+        let any_completed = each.clone().any(|(_, outcome)| matches!(outcome, Outcome::Completed { .. }));
+        let mut charge = Charge::AfterSome { most: rules.after, at_ms: 0 };
+        if let Some((task, cause, after)) = down.next()
+            && !any_completed
+        {
+            let asked = down.filter_map(|(_, _, after)| after).chain(after).max();
+            // Nobody knows which task of a batch makes the service fail.
+            let is_single = each.count() == 1;
+            let since_ms = if is_single { codec::outages(task).since_ms } else { 0 };
+            let failure = OutageFailure { task, since_ms, asked, cause, is_probe };
+            charge = self.failed(&failure, &rules).await;
+        } else if each.clone().all(|(_, outcome)| matches!(outcome, Outcome::Failed { .. })) {
+            if is_probe {
+                self.probe_was_silent(&rules).await;
             }
-            _ => {
-                if !is_answered && is_probe {
-                    self.stayed_silent().await;
-                } else if is_answered && (is_probe || self.is_counting.load(Ordering::Acquire)) {
-                    self.got_through(is_probe).await;
-                }
-            }
+        } else if is_probe || self.is_counting.load(Ordering::Acquire) {
+            self.got_through(is_probe).await;
         }
         if is_probe {
             self.probed.notify_waiters();
@@ -330,43 +318,40 @@ impl Holding {
         charge
     }
 
-    /// Counts a failure, and gives how it is charged.
+    /// Counts a failure for a cause outside. Returns how it is charged.
     async fn failed(&self, failure: &OutageFailure<'_>, rules: &HoldRules) -> Charge {
-        // The next probe is to be a task that was not tried yet.
-        let least =
-            if failure.is_probe { rules.pause + rules.pause.min(LONGEST_ASIDE) } else { Duration::ZERO };
-        let held = |at_ms, keeps| Charge::Held { at_ms, least, keeps };
-        let open = |at_ms| Charge::Below { most: rules.after, at_ms };
+        // The next probe is to be another task.
+        let aside = rules.pause + rules.pause.min(LONGEST_ASIDE);
+        let least = if failure.is_probe { aside } else { Duration::ZERO };
+        let held = |at_ms, keeps_count| Charge::Held { at_ms, least, keeps_count };
+        let open = |at_ms| Charge::AfterSome { most: rules.after, at_ms };
         match self.queue.count_outage(&self.consumer, failure).await {
             Ok(OutageCounted { held: Some(wait), is_alone, others_got_through, now_ms }) => {
                 self.learned.fetch_add(1, Ordering::AcqRel);
                 self.is_counting.store(false, Ordering::Release);
                 self.probe.lock().ask_at = Some(Instant::now() + wait);
-                let since_ms = self.last.lock().as_ref().map_or(now_ms, |hold| hold.since_ms);
+                let since_ms = self.hold.borrow().as_ref().map(|hold| hold.since_ms);
+                let (is_news, since_ms) = (since_ms.is_none(), since_ms.unwrap_or(now_ms));
                 let until_ms = now_ms + wait.as_millis() as u64;
-                let is_news = !self.is_held();
                 self.begin(QueueHold { since_ms, until_ms, cause: failure.cause.to_owned() });
                 if is_news {
                     wait::request_look(&self.queue.link).await;
                 }
                 if is_alone { open(now_ms) } else { held(now_ms, others_got_through) }
             }
-            // If another attempt has begun the hold meanwhile, its end is not told here.
+            // A hold that another attempt has begun meanwhile does not end because of this answer.
             Ok(OutageCounted { now_ms, .. }) => {
                 self.is_counting.store(true, Ordering::Release);
                 open(now_ms)
             }
             Err(error) => {
-                tracing::debug!(
-                    queue = self.queue.rules.name,
-                    error = chain(&error),
-                    "could not count a failure for a cause outside"
-                );
+                self.log(&error, "could not count a failure for a cause outside");
                 if self.is_held() { held(0, false) } else { open(0) }
             }
         }
     }
 
+    /// Notes that a task got through to the service.
     async fn got_through(&self, is_probe: bool) {
         match self.queue.end_outage(&self.consumer, is_probe).await {
             Ok(()) => {
@@ -377,40 +362,30 @@ impl Holding {
                     wait::request_look(&self.queue.link).await;
                 }
             }
-            Err(error) => tracing::debug!(
-                queue = self.queue.rules.name,
-                error = chain(&error),
-                "could not note that a task got through"
-            ),
+            Err(error) => self.log(&error, "could not note that a task got through"),
         }
     }
 
     /// Notes that the probe ended in the sandbox, by a timeout or a trap. This says nothing about the
     /// service, so the queue stays held. It waits again, because such an attempt is charged.
-    async fn stayed_silent(&self) {
-        let wait = match self.queue.end_silent_probe(&self.consumer).await {
-            Ok(wait) => wait,
-            Err(error) => {
-                tracing::debug!(
-                    queue = self.queue.rules.name,
-                    error = chain(&error),
-                    "could not note that the probe ended without an answer"
-                );
-                self.rules.map_or(Duration::ZERO, |rules| rules.pause)
-            }
-        };
+    async fn probe_was_silent(&self, rules: &HoldRules) {
+        let noted = self.queue.end_silent_probe(&self.consumer).await;
+        let wait = noted.unwrap_or_else(|error| {
+            self.log(&error, "could not note that the probe ended without an answer");
+            rules.pause
+        });
         self.probe.lock().ask_at = Some(Instant::now() + wait);
     }
 
     /// Gives the probe back if its task, under one of these entries, was stopped without an outcome.
     pub(crate) async fn stopped<'t>(&self, entries: impl Iterator<Item = &'t str>) {
         if self.rules.is_some() && self.take_probe(entries) {
-            self.lend(Duration::ZERO).await;
+            self.renew_probe(Duration::ZERO).await;
             self.probed.notify_waiters();
         }
     }
 
-    /// Whether one of these entries is the probe of this host, which is no more.
+    /// Whether one of these entries is this host's probe. If so, the probe has ended.
     fn take_probe<'t>(&self, mut entries: impl Iterator<Item = &'t str>) -> bool {
         let mut probe = self.probe.lock();
         let is_probe = match &probe.stage {
@@ -425,15 +400,16 @@ impl Holding {
         is_probe
     }
 
-    /// Renews the lease of the probe, or gives it back. If this fails, the lease ends by itself.
-    async fn lend(&self, lease: Duration) {
+    /// Renews the lease of the probe. A lease of zero gives the probe back. If this fails, the lease ends by
+    /// itself.
+    async fn renew_probe(&self, lease: Duration) {
         if let Err(error) = self.queue.keep_probe(&self.consumer, lease).await {
-            tracing::debug!(
-                queue = self.queue.rules.name,
-                error = chain(&error),
-                "could not renew the lease of the probe"
-            );
+            self.log(&error, "could not renew the lease of the probe");
         }
+    }
+
+    fn log(&self, error: &QueueError, message: &str) {
+        tracing::debug!(queue = self.queue.rules.name, error = chain(error), "{message}");
     }
 
     fn lease(&self) -> Duration {
@@ -446,18 +422,19 @@ impl MayClaim {
         self.0.is_some()
     }
 
-    /// The claim is over, and has this number of tasks. The right to try one is given back if there was none.
+    /// Ends the claim, which has claimed this number of tasks. A probe without a task is given back.
     pub(crate) async fn end(self, tasks: usize) {
-        if let Some(HoldProbe(holding)) = self.0.as_ref().filter(|_| tasks == 0) {
-            holding.lend(Duration::ZERO).await;
+        if let Some(holding) = self.0.as_ref().filter(|_| tasks == 0) {
+            holding.renew_probe(Duration::ZERO).await;
         }
     }
 }
 
-/// The claim is over. Its task, if there is one, is in flight now.
-impl Drop for HoldProbe {
+impl Drop for MayClaim {
+    /// Ends the claim. Its task, if there is one, is in flight now.
     fn drop(&mut self) {
-        let mut probe = self.0.probe.lock();
+        let Some(holding) = &self.0 else { return };
+        let mut probe = holding.probe.lock();
         probe.stage = match std::mem::take(&mut probe.stage) {
             ProbeStage::Claiming(Some(entry)) => ProbeStage::Runs(entry),
             ProbeStage::Claiming(None) => ProbeStage::None,

@@ -9,36 +9,37 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// The most time that the attempts of a claim are expected to take in a row: about as long as it takes until
-/// another thread runs them, if its processor is idle.
+/// The attempts of a claim are short if they are expected to take no longer than this in a row. An idle
+/// thread needs about as long until it runs them.
 const SHORT: Duration = Duration::from_micros(250);
-/// After a poll that took longer, no attempt of any queue begins on the host's threads for this many times as
-/// long. While a guest is polled there, the host may answer nothing else.
+/// After a poll that was not short, no attempt of any queue begins on the host's threads for this many times
+/// the time of the poll. While a guest is polled there, the host may answer nothing else.
 const REST: u32 = 100;
 
-/// The time that attempts take on the host's threads, one attempt of all queues at a time.
+/// Lets one attempt of all queues at a time begin on the host's threads. The lock holds the end of the rest
+/// after a long poll.
 #[derive(Debug, Default)]
 pub(crate) struct HostTime(Mutex<Option<Instant>>);
 
-/// The right to begin an attempt there.
+/// The right to begin an attempt on one of the host's threads.
 pub(crate) struct HostMoment<'t>(MutexGuard<'t, Option<Instant>>);
 
-/// How long the last attempt of one queue took until it ended or waited for the first time, on any thread. In
-/// nanoseconds.
+/// The time in nanoseconds that the last attempt of one queue took until it ended or waited for the first
+/// time, on any thread.
 #[derive(Debug)]
 pub(crate) struct FirstPoll(AtomicU64);
 
 impl HostTime {
-    /// None while another attempt begins, and during the rest after a long one.
+    /// `None`: another attempt begins there now, or the rest after a long poll lasts.
     pub(crate) fn take(&self) -> Option<HostMoment<'_>> {
-        // Nothing panics while it is locked, as panics of attempts are contained.
+        // No panic poisons the lock, as panics of attempts are contained.
         let rests_until = self.0.try_lock().ok()?;
         rests_until.is_none_or(|until| until <= Instant::now()).then_some(HostMoment(rests_until))
     }
 }
 
 impl HostMoment<'_> {
-    /// Ends it, after a poll that took this long.
+    /// Gives the right back after a poll that took this long.
     pub(crate) fn took(mut self, poll: Duration) {
         if poll > SHORT {
             *self.0 = Some(Instant::now() + poll * REST);
@@ -47,14 +48,14 @@ impl HostMoment<'_> {
 }
 
 impl Default for FirstPoll {
-    /// Nothing is known yet, which counts as long.
+    /// Before the first attempt, attempts count as long.
     fn default() -> FirstPoll {
         FirstPoll(AtomicU64::new(u64::MAX))
     }
 }
 
 impl FirstPoll {
-    /// Whether this many attempts will probably take a short time in a row.
+    /// Whether this many attempts in a row will probably be short.
     pub(crate) fn is_short_for(&self, attempts: usize) -> bool {
         let all = u128::from(self.0.load(Ordering::Relaxed)) * attempts as u128;
         all <= SHORT.as_nanos()

@@ -21,7 +21,7 @@ pub(crate) struct IdleState {
 pub(crate) enum Rest {
     /// The fetcher reads from it, or cannot.
     Awake,
-    /// The waiter waits for it. The number counts its looks.
+    /// The waiter waits for it. The number counts the looks of the queue, so that each look is a change.
     Resting(u64),
 }
 
@@ -47,7 +47,7 @@ impl Default for IdleState {
 }
 
 impl IdleState {
-    /// Notes that the waiter waits for the queue. A further call counts a look.
+    /// Notes that the waiter waits for the queue, or that the queue has looked for itself and rests on.
     pub(crate) fn rests(&self) {
         self.rest.send_modify(|rest| match rest {
             Rest::Awake => *rest = Rest::Resting(0),
@@ -64,7 +64,7 @@ impl IdleState {
         self.rest.subscribe()
     }
 
-    /// Notes what a look for a pause has found. Returns whether that is new.
+    /// Notes the result of a look for a pause. Returns whether it is new.
     pub(crate) fn note_pause(&self, found: Pause) -> bool {
         self.paused.send_if_modified(|known| std::mem::replace(known, found.clone()) != found)
     }

@@ -1,7 +1,7 @@
 //! The table of a queue's entries that this host owns, from their read until their settlement is known.
 //!
 //! In: claimed entries with their permits. Out: an [`Ownership`] for each entry. Dropping it removes the
-//! entry, so no entry stays by mistake. The permit is freed when the attempt has run.
+//! entry from the table, so no entry stays by mistake. The permit is freed when the attempt has run.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::capacity::{Permits, TaskBytes};
 use crate::guarded::Guarded;
 use crate::queue::HeartbeatReport;
-use crate::task::Progress;
+use crate::task::{Progress, Task};
 
 /// The state of an owned entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum EntryPhase {
-    /// It runs, but Redis does not know: the task has no status yet, or its status is PENDING.
+    /// The task runs, but Redis does not know: it has no status yet, or its status is PENDING.
     Begun,
-    /// It runs, and its status is PROCESSING, or is being written.
+    /// The task runs. Its status is PROCESSING, or this is being written.
     Running,
-    /// Its lease is lost, so this host must not settle it.
+    /// The lease is lost, so this host must not settle the task.
     Lost,
-    /// Its settlement is on the way to Redis, which also checks the lease.
+    /// The settlement is on the way to Redis, which also checks the lease.
     Settling,
 }
 
@@ -36,16 +36,16 @@ pub(crate) struct Inflight(Guarded<OwnedEntries>);
 #[derive(Debug, Default)]
 struct OwnedEntries {
     leases: HashMap<Arc<str>, LeaseState>,
-    /// The host stops, so an entry that is still added has to end at once.
+    /// The host stops, so attempts at entries that are still added have to end at once.
     is_stopped: bool,
 }
 
 #[derive(Debug)]
 struct LeaseState {
     entry: Arc<OwnedEntry>,
-    /// When its lease was last known to be renewed.
+    /// When the lease was last known to be renewed.
     renewed: Instant,
-    /// Its entry was deleted from the stream, and this has been reported.
+    /// The entry was deleted from the stream, and this has been reported.
     deleted: bool,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct OwnedEntry {
     key: Option<Vec<u8>>,
     pub attempt: u32,
     pub enqueued_at_ms: u64,
-    /// When it was claimed.
+    /// When the entry was claimed.
     pub since: Instant,
     phase: AtomicU8,
     /// The task was cancelled while it ran, and this host has to settle it.
@@ -74,7 +74,7 @@ pub(crate) struct Claim<'t> {
     pub key: Option<&'t [u8]>,
     pub attempt: u32,
     pub enqueued_at_ms: u64,
-    /// The earliest time at which it can have been claimed. Its lease counts from then.
+    /// The earliest time at which the entry can have been claimed. Its lease counts from then.
     pub since: Instant,
 }
 
@@ -88,12 +88,15 @@ pub(crate) struct Ownership {
     permit: Option<Permits>,
     /// The bytes of a large task.
     bytes: Option<TaskBytes>,
-    /// For an attempt that runs alone: dropped when its settlement is known, which lets other attempts run.
+    /// While an attempt that runs alone has this, no other attempt runs.
     alone: Option<DropGuard>,
 }
 
+/// A task whose entry this host owns.
+pub(crate) type OwnedTask = (Task, Ownership);
+
 impl Inflight {
-    /// Adds an entry, with a permit if it may run. `None`: it is in the table already, so it runs and must
+    /// Adds an entry, with a permit if its task may run. `None`: the entry is in the table already, and must
     /// not run twice.
     pub(crate) fn own(self: &Arc<Self>, claim: &Claim<'_>, permit: Option<Permits>) -> Option<Ownership> {
         let mut table = self.0.lock();
@@ -138,7 +141,8 @@ impl Inflight {
         self.0.lock().leases.values().map(|lease| lease.entry.since).min().map(|since| since.elapsed())
     }
 
-    /// The beats that are due: leases that were not renewed for `every`, and new progress.
+    /// The entries whose heartbeat is due: their leases were not renewed for `every`, or they have new
+    /// progress.
     pub(crate) fn due(&self, every: Duration, now: Instant) -> Vec<HeartbeatReport> {
         let due = |lease: &LeaseState| {
             let entry = &lease.entry;
@@ -165,10 +169,8 @@ impl Inflight {
         }
     }
 
-    /// Takes the tasks that have run for `least` and have no PROCESSING status yet, and marks them as
-    /// running.
-    ///
-    /// Also gives the time until the next task has run for `least`.
+    /// Marks the tasks as running that have run for `least` without the status PROCESSING, and returns them
+    /// with the time until the next task has run for `least`.
     pub(crate) fn take_unreported(
         &self,
         least: Duration,
@@ -196,8 +198,8 @@ impl Inflight {
         }
     }
 
-    /// Notes that the entry was deleted. False if this is known already, or if this host does not own the
-    /// entry.
+    /// Notes that the entry was deleted. Returns false if this is known already, or if this host does not own
+    /// the entry.
     pub(crate) fn mark_deleted(&self, entry: &str) -> bool {
         let mut table = self.0.lock();
         let Some(lease) = table.leases.get_mut(entry) else { return false };
@@ -211,7 +213,7 @@ impl Inflight {
         self.0.lock().leases.get(entry).is_some_and(|lease| lease.deleted)
     }
 
-    /// Notes that a lease is lost, and stops the attempt. False if the attempt has ended already.
+    /// Notes that a lease is lost, and stops the attempt. Returns false if the attempt has ended already.
     pub(crate) fn mark_lost(&self, entry: &str) -> bool {
         let table = self.0.lock();
         let Some(LeaseState { entry, .. }) = table.leases.get(entry) else { return false };
@@ -231,8 +233,8 @@ impl Inflight {
         }
     }
 
-    /// Notes that the leases that were not renewed for `longest` are lost, and stops these attempts. Returns
-    /// how many they are. It asks nobody: another host may own their tasks soon.
+    /// Gives up the leases that were not renewed for `longest`, and stops their attempts, since another host
+    /// may own the tasks soon. Returns the number of attempts.
     pub(crate) fn expire(&self, longest: Duration, now: Instant) -> usize {
         let old = |lease: &&LeaseState| now.saturating_duration_since(lease.renewed) >= longest;
         let expired: Vec<Arc<str>> =
@@ -277,15 +279,14 @@ impl Ownership {
         self.entry.since.elapsed()
     }
 
-    /// Notes that the task begins without a call to Redis. `is_known`: it has a status, which is PENDING.
+    /// Notes that the task begins without a call to Redis. `is_known`: the task has a status, PENDING.
     pub(crate) fn begun(&mut self, is_known: bool) {
         self.is_known = is_known;
         self.entry.transition(EntryPhase::Running, EntryPhase::Begun);
     }
 
-    /// Notes that the attempt has ended and will be settled. A lost lease no longer matters then.
-    ///
-    /// True if the task may have a status.
+    /// Notes that the attempt has ended and will be settled. From now on, a lost lease does not matter.
+    /// Returns whether the task may have a status.
     pub(crate) fn settling(&self) -> bool {
         let is_unreported = self.entry.transition(EntryPhase::Begun, EntryPhase::Settling);
         if !is_unreported {
@@ -300,7 +301,7 @@ impl Ownership {
         self.alone = Some(settled);
     }
 
-    /// Counts the task's bytes until this is dropped.
+    /// Keeps the bytes of the task as long as this value.
     pub(crate) fn takes(&mut self, bytes: Option<TaskBytes>) {
         self.bytes = bytes;
     }
@@ -322,7 +323,7 @@ impl OwnedEntry {
         self.phase.load(Ordering::Acquire) == phase as u8
     }
 
-    /// False when it was in another phase.
+    /// Returns false if the entry was in another phase than `from`.
     fn transition(&self, from: EntryPhase, to: EntryPhase) -> bool {
         self.phase.compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::arrivals::{self, Decoded};
 use super::capacity::Permits;
-use super::inflight::{Claim, Ownership};
+use super::inflight::{Claim, OwnedTask, Ownership};
 use super::settle::Decision;
 use super::shared::SharedQueue;
 use super::{gate, gather, settle, suspect};
@@ -59,24 +59,24 @@ pub(crate) async fn admit(
     let active = shared.versions.borrow().clone().filter(|_| !is_stopped);
     let version = active.as_ref().unwrap_or(version);
     let label = version.label();
-    let (since, again) = match delivery {
+    let (since, was_delivered) = match delivery {
         Delivery::First { since } => (since, false),
         Delivery::Repeated => (Instant::now(), true),
     };
-    let claimed = own_all(shared, entries, since, again, &mut permits);
-    // There were permits for more tasks than came.
+    let claimed = own_all(shared, entries, since, was_delivered, &mut permits);
+    // There were more permits than entries.
     let is_drained = permits.count() > 0;
     permits.unused();
     arrivals::note_aliases(shared, &claimed).await;
     // A task that was delivered before may have begun.
-    let now_ms = if again { None } else { arrivals::now_ms(shared).await };
+    let now_ms = if was_delivered { None } else { arrivals::now_ms(shared).await };
     let here = may_begin_here(shared, claimed.len(), is_drained);
-    let mut gated: Vec<(Task, Ownership)> = Vec::new();
+    let mut gated: Vec<OwnedTask> = Vec::new();
     for (decoded, mut owned) in claimed {
         match may_run(shared, decoded, now_ms) {
             Ok(task) if active.is_some() && is_plain(shared, &task, &owned, delivery) => {
                 owned.begun(task.origin != Origin::Producer);
-                gather::add(shared, version, task, owned, here);
+                gather::add(shared, version, (task, owned), here);
             }
             Ok(task) => gated.push((task, owned)),
             Err((subject, decision)) => shared.settle(subject, label.clone(), None, decision, owned).await,
@@ -86,12 +86,12 @@ pub(crate) async fn admit(
     if active.is_none() {
         gate::release(shared, &label, gated).await;
     } else if !gated.is_empty() {
-        for (task, owned) in gate::pass(shared, &label, gated, since, gate::Way { alone: false, again }).await
-        {
-            if settle::is_suspect(&task, &shared.queue.rules) {
-                suspect::start(shared, version, task, owned);
+        let way = gate::Way { alone: false, again: was_delivered };
+        for task in gate::pass(shared, &label, gated, since, way).await {
+            if settle::is_suspect(&task.0, &shared.queue.rules) {
+                suspect::start(shared, version, task);
             } else {
-                gather::add(shared, version, task, owned, here);
+                gather::add(shared, version, task, here);
             }
         }
     }
@@ -101,13 +101,13 @@ pub(crate) async fn admit(
     }
 }
 
-/// Decodes entries, and adds them to the table of what this host owns, each with one of `permits`. `again`:
-/// they were delivered before. Entries that run already are left out.
+/// Decodes entries, and adds them to the table of what this host owns, each with one of `permits`. Entries
+/// that run already are left out.
 fn own_all(
     shared: &SharedQueue,
     entries: Vec<StreamEntry>,
     since: Instant,
-    again: bool,
+    was_delivered: bool,
     permits: &mut Permits,
 ) -> Vec<(Decoded, Ownership)> {
     let mut all = Vec::with_capacity(entries.len());
@@ -116,7 +116,7 @@ fn own_all(
         let Some(permit) = permits.split_one() else { break };
         // Redis does not count a takeover from an owner that lives. The gate raises the fence further if the
         // status knows a higher one.
-        let is_uncounted = again && entry.deliveries == 1;
+        let is_uncounted = was_delivered && entry.deliveries == 1;
         let bytes = shared.capacity.take_bytes(entry.bytes());
         let mut decoded = codec::decode(&shared.name, entry);
         if let (true, Ok(task)) = (is_uncounted, &mut decoded) {
@@ -129,7 +129,8 @@ fn own_all(
     all
 }
 
-/// Returns the task if it may run, or else how it ends without a run.
+/// Returns the task if it may run. The error says how it ends without a run. `now_ms` is Redis's clock;
+/// `None`: the task cannot have expired.
 fn may_run(
     shared: &SharedQueue,
     decoded: Decoded,
@@ -146,7 +147,7 @@ fn may_run(
     }
 }
 
-/// Gives back entries that were delivered to this host unseen, because it claims nothing any more. Nothing of
+/// Gives back entries that were delivered to this host unseen, because it claims nothing any more. None of
 /// them runs, so they need no permits.
 pub(crate) async fn give_back(shared: &SharedQueue, mut entries: Vec<StreamEntry>) {
     if !arrivals::keep_trusted(shared, &mut entries).await {
@@ -164,7 +165,7 @@ pub(crate) async fn give_back(shared: &SharedQueue, mut entries: Vec<StreamEntry
     }
 }
 
-/// Adds an entry to the table. `None`: it runs already.
+/// Adds an entry to the table of what this host owns. `None`: it runs already.
 fn own(
     shared: &SharedQueue,
     decoded: &Decoded,
@@ -189,8 +190,8 @@ fn own(
     shared.inflight.own(&claim, permit)
 }
 
-/// Whether the tasks of a claim begin on the thread that claimed them: a few short ones, while nothing else
-/// of the queue runs, or waits to run beside them. Then it would take longer to wake another thread.
+/// Whether the tasks of a claim may begin on the thread that claimed them. They may if they are few and
+/// short, and no other task of the queue runs or waits: then it would take longer to wake another thread.
 fn may_begin_here(shared: &SharedQueue, claimed: usize, is_drained: bool) -> bool {
     claimed <= FEW
         && (is_drained || claimed == 1)
@@ -203,8 +204,7 @@ fn is_plain(shared: &SharedQueue, task: &Task, owned: &Ownership, delivery: Deli
     // If the reply took half a lease, another host may have taken the task over.
     let is_fresh =
         matches!(delivery, Delivery::First { since } if since.elapsed() < shared.queue.rules.lease / 2);
-    // Where few tasks may run beside each other, each passes the gate: it has a status then, which a
-    // cancellation marks.
+    // Where turns are limited, each task passes the gate, which gives it a status: a cancellation marks this.
     let is_limited = shared.queue.rules.turns.are_limited();
     is_fresh && !is_limited && task.origin != Origin::Other && task.crashes == 0 && owned.key().is_none()
 }

@@ -26,13 +26,13 @@ const STEP: Duration = Duration::from_secs(1);
 /// The least time between two sweeps of a queue, and between the starts of two walks.
 const EVERY: Duration = Duration::from_secs(60);
 /// A consumer without deliveries for this long is dead or idle. Redis 7.0 does not count reads that return
-/// nothing, so an idle one may be removed. Its next read creates it again.
+/// nothing, so an idle consumer may be removed. Its next read creates it again.
 const GONE: Duration = Duration::from_secs(3600);
-/// Names removed by one call of the script.
+/// The most consumers that one call of the script removes.
 const MAX_BATCH: usize = 1000;
-/// The time between two parts of a queue's tracks.
+/// The pause between two steps of a look at a queue's tracks.
 const TRACKS_APART: Duration = Duration::from_millis(20);
-/// Keys of the whole Redis in one part.
+/// The keys of Redis that one step looks at.
 const KEYS: usize = 2000;
 /// The average number of statuses and markers per second whose expiry is read.
 const ASKED_PER_SECOND: f64 = 50.0;
@@ -69,7 +69,7 @@ impl Janitor {
 
     /// Returns how long to wait before the next step, if that is longer than [`STEP`].
     async fn step(&mut self) -> QueueResult<Duration> {
-        let queues = self.lookout.held();
+        let queues = self.lookout.with_duty();
         if queues.is_empty() {
             return Ok(Duration::ZERO);
         }
@@ -78,8 +78,8 @@ impl Janitor {
         Ok(Duration::from_secs_f64(asked as f64 / ASKED_PER_SECOND))
     }
 
-    /// Removes the consumers that are gone from the queue that has waited for it longest, and passes on turns
-    /// that nobody uses.
+    /// Sweeps the queue whose last sweep was the longest ago: removes the consumers that are gone, and passes
+    /// on turns that nobody uses.
     async fn sweep_one(&mut self, queues: &[Arc<SharedQueue>]) -> QueueResult {
         let duties: HashMap<String, &Arc<SharedQueue>> =
             queues.iter().map(|queue| (queue.queue.duty(), queue)).collect();
@@ -106,7 +106,7 @@ impl Janitor {
         Ok(())
     }
 
-    /// Looks at the next part of the keys. Returns how many were asked for their expiry.
+    /// Looks at the next part of the keys. Returns the number of keys whose expiry was read.
     async fn look_at_keys(&mut self, queues: &[Arc<SharedQueue>]) -> QueueResult<usize> {
         let (now, is_new) = (Instant::now(), self.cursor.is_none());
         if is_new && self.walked.is_some_and(|began| now.duration_since(began) < EVERY) {
@@ -118,7 +118,7 @@ impl Janitor {
         for (place, keys) in part.kept {
             match tend(&queues[place], keys).await {
                 Err(error) if error.is_connection() => return Err(error),
-                // The keys of this queue may be refused. The walk goes on with those of the others.
+                // Redis may refuse the keys of this queue. The walk goes on with those of other queues.
                 result => tended = tended.and(result),
             }
         }
@@ -130,6 +130,7 @@ impl Janitor {
     }
 }
 
+/// Tends the orphans among the keys of a queue, and logs what was found.
 async fn tend(shared: &SharedQueue, keys: Vec<Vec<u8>>) -> QueueResult {
     let queue = shared.name.as_ref();
     let JanitorFindings { lost, never_ran, freed, expiring } =

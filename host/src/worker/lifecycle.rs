@@ -35,8 +35,8 @@ use crate::queue::{Link, Queue, QueueEffects, QueueError, Redis};
 use crate::shutdown::Stop;
 use crate::telemetry::Traces;
 
-/// Entries that one call looks for, when the last claims are over and one of them failed.
-const UNSEEN: usize = 100;
+/// The most entries that one call gives back at the end, where a claim has failed.
+const MAX_UNSEEN: usize = 100;
 
 /// The parts that all queues of one host share.
 pub(crate) struct Common {
@@ -100,10 +100,10 @@ impl Worker {
             capacity,
             unsettled: Guarded::default(),
             parked: Notify::new(),
-            left: Notify::new(),
-            sweeps: AtomicBool::new(false),
+            relay_wanted: Notify::new(),
+            relays_all: AtomicBool::new(false),
             settled: Notify::new(),
-            older: Notify::new(),
+            takeover_wanted: Notify::new(),
             begun: Notify::new(),
             idle: IdleState::default(),
             unseen: AtomicBool::new(false),
@@ -176,8 +176,9 @@ impl Worker {
         for lane in 0..LANES {
             let (drained, give_up) = (self.drained.clone(), shared.stop.settling.clone());
             let (shared, ended, pulse) = (shared.clone(), ended.clone(), pulse.clone());
-            let settler = settler::Settler { shared, lane, ended, pulse, drained, give_up };
-            self.settler.spawn(settler.run(pace.another()));
+            let (last_call, pace) = (0, pace.another());
+            let settler = settler::Settler { shared, lane, ended, last_call, pace, pulse, drained, give_up };
+            self.settler.spawn(settler.run());
         }
         let writer = status_writer::StatusWriter { shared: shared.clone() };
         self.servants.spawn(writer.run(self.served.clone()));
@@ -209,11 +210,11 @@ impl Worker {
         self.retired.cancel();
     }
 
-    /// Ends all loops in the order of the steps below. The tokens in [`Stop`] bound the time
-    /// of each step.
+    /// Ends all loops in the order of the steps below. The tokens in [`Stop`] bound the time of each step.
     pub(crate) async fn stop(self) {
         let runs = async {
-            // 1. Nothing new is claimed (`Stop::claiming`), and nothing stays behind that nobody has seen.
+            // 1. Nothing new is claimed (`Stop::claiming`), and entries that were delivered unseen are given
+            //    back.
             self.finish(&self.claimers).await;
             self.give_back_unseen().await;
             // 2. Running attempts end by themselves, or are stopped (`Stop::running`). A claim that waits for
@@ -248,23 +249,22 @@ impl Worker {
         }
     }
 
-    /// After a claim that failed, gives back the entries that Redis delivered and nobody has seen. It tries
-    /// once: what stays pending is taken over by another host.
+    /// After a claim that failed, gives back the entries that Redis delivered in a reply that was lost. It
+    /// tries once: entries that stay pending are taken over by another host.
     async fn give_back_unseen(&self) {
         let shared = &self.shared;
         if !shared.unseen.load(Ordering::Acquire) {
             return;
         }
-        let queue = shared.name.as_ref();
         let given_back = async {
             let _claiming = shared.claiming.lock().await;
             loop {
                 let known = shared.inflight.entries();
-                let found =
-                    shared.queue.recover(&shared.queue.link, &shared.consumer, &known, UNSEEN).await?;
+                let (queue, consumer) = (&shared.queue, &shared.consumer);
+                let found = queue.recover(&queue.link, consumer, &known, MAX_UNSEEN).await?;
                 shared.end_lost(&found.lost).await;
                 if !found.entries.is_empty() {
-                    let tasks = found.entries.len();
+                    let (queue, tasks) = (shared.name.as_ref(), found.entries.len());
                     tracing::info!(
                         queue,
                         tasks,
@@ -278,7 +278,7 @@ impl Worker {
             }
         };
         if let Some(Err(error)) = shared.stop.settling.run_until_cancelled(given_back).await {
-            let error = chain(&error);
+            let (queue, error) = (shared.name.as_ref(), chain(&error));
             tracing::debug!(queue, error, "could not look for tasks that were delivered unseen");
         }
     }

@@ -1,8 +1,8 @@
 //! Knows the limits that an operator has set for one queue.
 //!
 //! In: what the lookout finds in Redis. Out: the rate that holds, a lower bound of the queue's permits, and a
-//! line in the log when the limits change. Not here: tasks of one key at once, which the scripts look up by
-//! themselves (`queue/scripts/lib.lua`).
+//! line in the log when the limits change. Not here: the limit of tasks of one key at once, which the scripts
+//! read themselves (`queue/scripts/lib.lua`).
 
 use std::sync::Arc;
 

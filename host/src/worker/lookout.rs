@@ -31,12 +31,12 @@ use crate::queue::{Link, Queue, QueueResult, duties, wait};
 const LOOK: Duration = Duration::from_secs(1);
 /// The least time between two looks, however often hosts are asked to look.
 const GAP: Duration = Duration::from_millis(50);
-/// The time between two renewals of the lease of duties. Another host follows a dead one within `RENEW` plus
-/// `LEASE`.
+/// The time between two renewals of the lease of duties. Another host takes over the duties of a dead one
+/// within `RENEW` plus `LEASE`.
 const RENEW: Duration = Duration::from_secs(4);
 const LEASE: Duration = Duration::from_secs(9);
-/// The most queues with delayed tasks that one look visits.
-const DELAYED: usize = 20;
+/// The most promoters with delayed tasks that one look wakes.
+const MAX_WOKEN: usize = 20;
 
 /// The queues of one host that the loop looks after. Clones share them.
 #[derive(Clone, Default)]
@@ -50,8 +50,9 @@ struct LookoutQueues {
 
 /// The connections of the loop.
 pub(crate) struct LookoutLinks {
-    /// For what it looks at again and again.
+    /// For the looks.
     pub looks: Link,
+    /// For the duties.
     pub link: Link,
 }
 
@@ -62,8 +63,8 @@ impl Lookout {
         self.0.added.notify_one();
     }
 
-    /// The queues of which this host has the duties.
-    pub(crate) fn held(&self) -> Vec<Arc<SharedQueue>> {
+    /// The queues whose duties this host has.
+    pub(crate) fn with_duty(&self) -> Vec<Arc<SharedQueue>> {
         self.queues().into_iter().filter(|queue| queue.idle.has_duty()).collect()
     }
 
@@ -75,7 +76,7 @@ impl Lookout {
         queues.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// `host` is its name among those that hold duties.
+    /// `host` is the name of this host among those that hold duties.
     pub(crate) async fn run(
         self,
         LookoutLinks { looks, link }: LookoutLinks,
@@ -84,12 +85,9 @@ impl Lookout {
         stop: CancellationToken,
     ) {
         let mut pace = Pace::new("*", "look");
-        let mut renewed: Option<Instant> = None;
-        let mut shared = Instant::now();
-        // The queues of which this host asked for the duties, by duty.
-        let mut asked = HashMap::new();
-        // Where the next look goes on among the queues with delayed tasks.
-        let mut turn = 0;
+        let mut lease = DutyLease { renewed_at: None, shared_at: Instant::now(), asked: HashMap::new() };
+        // The next queue whose promoter is woken, among those with delayed tasks.
+        let mut next = 0;
         let looks = async {
             loop {
                 let look = async {
@@ -97,27 +95,9 @@ impl Lookout {
                     if !queues.is_empty() {
                         look_for_stops(&looks, &queues).await?;
                     }
-                    if renewed.is_none_or(|at| at.elapsed() >= RENEW) {
-                        renewed = Some(Instant::now());
-                        // In a cluster, the queues are on other nodes than that which knows who has duties.
-                        let patience = if link.is_cluster() { LOOK } else { Duration::MAX };
-                        let renewing = renew_duties(&link, &host, &queues, &mut asked);
-                        match tokio::time::timeout(patience, renewing).await {
-                            Ok(Ok(hosts)) => {
-                                shared = Instant::now();
-                                waiter.share_looks(hosts);
-                            }
-                            Ok(Err(error)) if !link.is_cluster() => return Err(error),
-                            failed => {
-                                tracing::debug!(?failed, "cannot share duties with other hosts");
-                                if shared.elapsed() >= LEASE + RENEW {
-                                    queues.iter().for_each(|queue| queue.idle.note_duty(true));
-                                }
-                            }
-                        }
-                    }
+                    lease.renew_if_due(&link, &host, &queues, &waiter).await?;
                     look_for_relayed(&looks, &queues).await?;
-                    look_for_delayed(&looks, &queues, &mut turn).await.map(|()| LOOK)
+                    look_for_delayed(&looks, &queues, &mut next).await.map(|()| LOOK)
                 };
                 let wait = pace.after(look.await);
                 let requested = async {
@@ -125,8 +105,8 @@ impl Lookout {
                 };
                 tokio::select! {
                     () = tokio::time::sleep(wait) => {}
-                    () = self.0.added.notified() => renewed = None,
-                    () = requested => renewed = None,
+                    () = self.0.added.notified() => lease.renewed_at = None,
+                    () = requested => lease.renewed_at = None,
                 }
             }
         };
@@ -140,6 +120,86 @@ impl Lookout {
     }
 }
 
+/// This host's part in the sharing of duties.
+struct DutyLease {
+    /// When the lease was last renewed, or a renewal has failed. `None`: a renewal is due.
+    renewed_at: Option<Instant>,
+    /// When duties were last shared with other hosts.
+    shared_at: Instant,
+    /// The queues whose duties this host has asked for, by duty.
+    asked: HashMap<String, Queue>,
+}
+
+impl DutyLease {
+    async fn renew_if_due(
+        &mut self,
+        link: &Link,
+        host: &str,
+        queues: &[Arc<SharedQueue>],
+        waiter: &Waiter,
+    ) -> QueueResult {
+        if self.renewed_at.is_some_and(|at| at.elapsed() < RENEW) {
+            return Ok(());
+        }
+        self.renewed_at = Some(Instant::now());
+        // In a cluster, the node that knows the duties is not the one of the queues, which must not wait for
+        // it.
+        let patience = if link.is_cluster() { LOOK } else { Duration::MAX };
+        match tokio::time::timeout(patience, self.renew(link, host, queues)).await {
+            Ok(Ok(hosts)) => {
+                self.shared_at = Instant::now();
+                waiter.share_looks(hosts);
+            }
+            Ok(Err(error)) if !link.is_cluster() => return Err(error),
+            failed => {
+                tracing::debug!(?failed, "cannot share duties with other hosts");
+                if self.shared_at.elapsed() >= LEASE + RENEW {
+                    queues.iter().for_each(|queue| queue.idle.note_duty(true));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Renews this host's duties. Returns the number of hosts that share duties.
+    ///
+    /// If Redis refuses the keys for this, the host has all duties. It does no harm if two hosts have the
+    /// same.
+    async fn renew(&mut self, link: &Link, host: &str, queues: &[Arc<SharedQueue>]) -> QueueResult<u64> {
+        let served: HashMap<String, Queue> =
+            queues.iter().map(|queue| (queue.queue.duty(), queue.queue.clone())).collect();
+        let gone = self.asked.iter().filter(|(duty, _)| !served.contains_key(*duty));
+        let gone: Vec<&Queue> = gone.map(|(_, queue)| queue).collect();
+        if !gone.is_empty() {
+            match duties::release(link, &gone).await {
+                Ok(()) => {
+                    self.asked.clear();
+                    wait::request_look(link).await;
+                }
+                Err(error) if error.is_connection() => return Err(error),
+                // The next renewal tries again: while this host lives, no other one can have these duties.
+                Err(error) => tracing::debug!(error = chain(&error), "could not give up duties"),
+            }
+        }
+        self.asked.extend(served);
+        let all: Vec<&Queue> = queues.iter().map(|queue| &queue.queue).collect();
+        match duties::renew(link, host, LEASE, &all).await {
+            Ok(duties) => {
+                queues.iter().zip(duties.has).for_each(|(queue, has)| queue.idle.note_duty(has));
+                Ok(duties.hosts)
+            }
+            Err(error) if error.is_connection() => Err(error),
+            Err(error) => {
+                let error = chain(&error);
+                tracing::debug!(error, "cannot share duties with other hosts; doing all of them");
+                queues.iter().for_each(|queue| queue.idle.note_duty(true));
+                Ok(1)
+            }
+        }
+    }
+}
+
+/// Looks for limits, holds and pauses.
 async fn look_for_stops(link: &Link, queues: &[Arc<SharedQueue>]) -> QueueResult {
     let asked: Vec<&Queue> = queues.iter().map(|queue| &queue.queue).collect();
     let learned: Vec<u64> = queues.iter().map(|queue| queue.holding.learned()).collect();
@@ -150,11 +210,8 @@ async fn look_for_stops(link: &Link, queues: &[Arc<SharedQueue>]) -> QueueResult
                     Ok(stops) => {
                         queue.limits.note(stops.limits);
                         queue.holding.note_found(&stops.held, learned);
-                        queue.idle.note_pause(if stops.pause.is_some() {
-                            Pause::Paused
-                        } else {
-                            Pause::Unpaused
-                        });
+                        let is_paused = stops.pause.is_some();
+                        queue.idle.note_pause(if is_paused { Pause::Paused } else { Pause::Unpaused });
                     }
                     // Its node of a cluster is away, so nothing of it can be claimed anyway.
                     Err(error) if error.is_connection() => {}
@@ -173,53 +230,12 @@ async fn look_for_stops(link: &Link, queues: &[Arc<SharedQueue>]) -> QueueResult
     }
 }
 
-/// Notes that Redis refuses the keys of one queue. It waits, and the others go on.
+/// Notes that Redis refuses the keys of one queue. This queue waits, and the others go on.
 fn note_refused(queue: &SharedQueue, error: String) {
     let is_news = queue.idle.note_pause(Pause::Refused(error.clone()));
     if is_news && OUTAGES.admits(&queue.name) {
         let queue = queue.name.as_ref();
         tracing::warn!(queue, error, "Redis refuses to tell whether the queue is paused; it waits");
-    }
-}
-
-/// Renews this host's duties, and gives the number of hosts.
-///
-/// A host that Redis does not allow to share duties does all of them. Doing them twice is harmless.
-async fn renew_duties(
-    link: &Link,
-    host: &str,
-    queues: &[Arc<SharedQueue>],
-    asked: &mut HashMap<String, Queue>,
-) -> QueueResult<u64> {
-    let served: HashMap<String, Queue> =
-        queues.iter().map(|queue| (queue.queue.duty(), queue.queue.clone())).collect();
-    let gone: Vec<&Queue> =
-        asked.iter().filter(|(duty, _)| !served.contains_key(*duty)).map(|(_, queue)| queue).collect();
-    if !gone.is_empty() {
-        let released = duties::release(link, &gone).await;
-        match released {
-            Ok(()) => {
-                asked.clear();
-                wait::request_look(link).await;
-            }
-            Err(error) if error.is_connection() => return Err(error),
-            // It is tried again: while this host lives, no other one can have these duties.
-            Err(error) => tracing::debug!(error = chain(&error), "could not give up duties"),
-        }
-    }
-    asked.extend(served);
-    let all: Vec<&Queue> = queues.iter().map(|queue| &queue.queue).collect();
-    match duties::renew(link, host, LEASE, &all).await {
-        Ok(duties) => {
-            queues.iter().zip(duties.has).for_each(|(queue, has)| queue.idle.note_duty(has));
-            Ok(duties.hosts)
-        }
-        Err(error) if error.is_connection() => Err(error),
-        Err(error) => {
-            tracing::debug!(error = chain(&error), "cannot share duties with other hosts; doing all of them");
-            queues.iter().for_each(|queue| queue.idle.note_duty(true));
-            Ok(1)
-        }
     }
 }
 
@@ -231,23 +247,22 @@ async fn look_for_relayed(link: &Link, queues: &[Arc<SharedQueue>]) -> QueueResu
     let held: Vec<_> = queues.iter().filter(|queue| queue.idle.has_duty()).collect();
     let asked: Vec<&Queue> = held.iter().map(|queue| &queue.queue).collect();
     for found in wait::with_relayed(link, &asked).await? {
-        held[found].sweeps.store(true, Ordering::Release);
-        held[found].left.notify_one();
+        held[found].relays_all.store(true, Ordering::Release);
+        held[found].relay_wanted.notify_one();
     }
     Ok(())
 }
 
-async fn look_for_delayed(link: &Link, queues: &[Arc<SharedQueue>], turn: &mut usize) -> QueueResult {
+/// Wakes the promoters of queues that have delayed tasks. Redis is asked only about queues whose promoter
+/// knows none.
+async fn look_for_delayed(link: &Link, queues: &[Arc<SharedQueue>], next: &mut usize) -> QueueResult {
     let (known, unknown): (Vec<_>, Vec<_>) =
         queues.iter().filter(|queue| queue.idle.has_duty()).partition(|queue| queue.idle.has_delayed());
-    let count = known.len().min(DELAYED);
-    known
-        .iter()
-        .cycle()
-        .skip(*turn % known.len().max(1))
-        .take(count)
-        .for_each(|queue| queue.parked.notify_one());
-    *turn = turn.wrapping_add(count);
+    let count = known.len().min(MAX_WOKEN);
+    for at in *next..*next + count {
+        known[at % known.len()].parked.notify_one();
+    }
+    *next = (*next + count) % known.len().max(1);
     let asked: Vec<&Queue> = unknown.iter().map(|queue| &queue.queue).collect();
     for found in wait::with_delayed(link, &asked).await? {
         unknown[found].parked.notify_one();

@@ -27,38 +27,19 @@ use crate::queue::tally::{BOUNDS, MAX_VERSIONS, Tally, TimeBuckets, VersionTally
 use crate::queue::{Census, Reason};
 use crate::task::{AttemptEnd, SettledAs};
 
-/// A scrape shows the buckets up to ten minutes, in seconds; and more for a queue with a longer timeout.
+/// A scrape shows the buckets up to this many seconds, and more for a queue with a longer timeout.
 const ALWAYS_SHOWN: f64 = 600.0;
 
-/// The bounds in a host with many queues: some of [`BOUNDS`].
+/// The bounds of the few buckets: some of [`BOUNDS`].
 const FEW_BOUNDS: [f64; 10] = [0.01, 0.1, 1.0, 10.0, 60.0, ALWAYS_SHOWN, 1800.0, 3600.0, 21_600.0, 86_400.0];
 
 /// With more queues, a host has few buckets, unless its configuration says otherwise.
 const MANY_QUEUES: usize = 100;
 
-/// The histograms of a host.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Histograms {
-    /// Two for each queue.
-    #[default]
-    Full,
-    /// Two for each queue, with few buckets.
-    Few,
-    /// Two for all queues together.
-    Host,
-}
-
-impl Histograms {
-    /// The ones that the configuration asks for.
-    pub(crate) fn of(config: &Config) -> Histograms {
-        match config.admin.histograms {
-            Some(HistogramForm::Full) => Histograms::Full,
-            Some(HistogramForm::Few) => Histograms::Few,
-            Some(HistogramForm::Host) => Histograms::Host,
-            None if config.queues.len() > MANY_QUEUES => Histograms::Few,
-            None => Histograms::Full,
-        }
-    }
+/// The form of the histograms in a host with this configuration.
+pub(crate) fn histogram_form(config: &Config) -> HistogramForm {
+    let by_size = if config.queues.len() > MANY_QUEUES { HistogramForm::Few } else { HistogramForm::Full };
+    config.admin.histograms.unwrap_or(by_size)
 }
 
 /// The counts of one queue. They outlive a worker that is replaced because the queue's rules changed.
@@ -67,7 +48,7 @@ pub(crate) struct QueueMetrics {
     settled: [Counter; SettledAs::COUNT],
     /// Calls for several tasks that gave a result for each task.
     pub whole_batches: Counter,
-    /// Calls for several tasks that did not; each task was run again alone.
+    /// Calls for several tasks that failed as a whole. Each task was run again alone.
     pub split_batches: Counter,
     /// How many seconds attempts ran.
     pub duration: TimeHistogram,
@@ -81,7 +62,7 @@ pub(crate) struct QueueMetrics {
     /// 1 while the queue is held, as far as this host knows.
     pub held: Gauge,
     census: Guarded<Census>,
-    is_counted: AtomicBool,
+    has_census: AtomicBool,
     /// The counts of attempts on the last versions: [`MAX_VERSIONS`] at most.
     versions: Guarded<Vec<CountedVersion>>,
 }
@@ -90,7 +71,7 @@ pub(crate) struct QueueMetrics {
 #[derive(Debug)]
 struct CountedVersion {
     figures: Arc<VersionFigures>,
-    /// `name@digest`, with the first digits.
+    /// [`Version::label`](crate::plugins::Version::label).
     label: Arc<str>,
     counts: Arc<AttemptCounts>,
 }
@@ -125,8 +106,8 @@ impl TimeHistogram {
 }
 
 /// The bounds that a scrape shows of a queue with this timeout: up to the first one that is not shorter.
-fn bounds(form: Histograms, timeout: Duration) -> &'static [f64] {
-    let all = if form == Histograms::Few { &FEW_BOUNDS[..] } else { &BOUNDS[..] };
+fn bounds(form: HistogramForm, timeout: Duration) -> &'static [f64] {
+    let all = if form == HistogramForm::Few { &FEW_BOUNDS[..] } else { &BOUNDS[..] };
     let longest = timeout.as_secs_f64().max(ALWAYS_SHOWN);
     let shorter = all.partition_point(|bound| *bound < longest);
     &all[..all.len().min(shorter + 1)]
@@ -177,13 +158,12 @@ impl QueueMetrics {
         self.timeout_ms.store(ms, Ordering::Relaxed);
     }
 
-    /// How long attempts ran, and how long tasks waited, as a scrape shows it.
-    pub(crate) fn scraped(&self, form: Histograms) -> [ScrapedTimes; 2] {
+    /// How long attempts ran, and how long tasks waited, as a scrape shows these times.
+    pub(crate) fn scraped(&self, form: HistogramForm) -> [ScrapedTimes; 2] {
         let timeout = Duration::from_millis(self.timeout_ms.load(Ordering::Relaxed));
         [&self.duration, &self.wait].map(|times| times.scraped(bounds(form, timeout)))
     }
 
-    /// Counts a settlement.
     pub(crate) fn settled(&self, outcome: SettledAs) {
         self.settlements(outcome).inc();
     }
@@ -198,7 +178,8 @@ impl QueueMetrics {
         Reason::VARIANTS.iter().map(|reason| self.settlements((*reason).into()).get()).sum()
     }
 
-    /// Counts an attempt on a version, for a scrape and for the history.
+    /// Counts an attempt on a version, for a scrape and for the history. Drops the counts of the oldest
+    /// version if there are too many.
     pub(crate) fn attempted(
         &self,
         figures: &Arc<VersionFigures>,
@@ -241,15 +222,14 @@ impl QueueMetrics {
         }
     }
 
-    /// Notes a census.
-    pub(crate) fn counted(&self, census: Census) {
+    pub(crate) fn note_census(&self, census: Census) {
         *self.census() = census;
-        self.is_counted.store(true, Ordering::Release);
+        self.has_census.store(true, Ordering::Release);
     }
 
     /// Whether there was a census.
-    pub(crate) fn is_counted(&self) -> bool {
-        self.is_counted.load(Ordering::Acquire)
+    pub(crate) fn has_census(&self) -> bool {
+        self.has_census.load(Ordering::Acquire)
     }
 
     /// The queue's latest census.

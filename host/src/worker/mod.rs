@@ -1,8 +1,9 @@
 //! Carries tasks from claim to settlement: the loops of one queue.
 //!
 //! Each queue has its own loops, one per file:
-//! - [`fetcher`] and [`reclaimer`] claim tasks, and [`arrivals`] asks what their queue has to know of them;
-//! - [`gather`] forms batches, [`runner`] runs attempts, [`settler`] settles them;
+//! - [`fetcher`] and [`reclaimer`] claim tasks, and [`arrivals`] asks Redis what has to be known of them;
+//! - [`intake`] and the [`gate`] decide which tasks run, [`gather`] forms batches, [`crew`] begins attempts,
+//!   [`runner`] runs them, and [`settler`] settles them;
 //! - [`heartbeat`] renews leases, and [`status_writer`] writes PROCESSING for attempts that run for long;
 //! - [`preparer`] checks the keys before any of these loops claims or moves a task;
 //! - [`promoter`] moves due tasks back to the stream;
@@ -10,11 +11,10 @@
 //! - [`census`] reads the queue's figures.
 //!
 //! [`holding`] knows whether something outside is down, and which loop may try a task then; [`ramp`] bounds
-//! the starts after it. [`limits`] knows what operators limit.
+//! the starts after that. [`limits`] knows the limits that operators have set.
 //!
 //! [`shared`] holds the state of these loops, [`metrics`] what they count, and [`lifecycle`] starts and stops
-//! them.
-//! [`notices`] and [`storm`] bound what they log.
+//! them. [`notices`] and [`storm`] bound what they log.
 //! [`waiter`], [`lookout`], [`janitor`] and [`recorder`] serve all queues of the host together.
 
 pub(crate) mod alone;

@@ -17,16 +17,17 @@ use crate::queue::{Link, QueueResult};
 
 /// The longest time of one wait for an item.
 pub(crate) const BLOCK: Duration = Duration::from_secs(10);
-/// The first and the longest wait before the next try when the queue is full.
-const FULL: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
-/// Items moved by one call of the script.
+/// The first and the longest wait before the next try while the queue is full.
+const FIRST_WAIT: Duration = Duration::from_millis(20);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// The most items that one call of the script moves.
 const MAX_BATCH: usize = 100;
 
 pub(crate) struct Mover {
     pub shared: Arc<SharedQueue>,
     /// The keys of the queue's lists, the most urgent first.
     pub lists: Vec<String>,
-    /// The one of them that this loop waits for.
+    /// The index of the list that this loop waits for.
     pub waits_for: usize,
     /// The connection for blocking waits. Only this loop may use it.
     pub link: Link,
@@ -35,10 +36,10 @@ pub(crate) struct Mover {
 impl Mover {
     pub(crate) async fn run(self, stop: CancellationToken) {
         let mut pace = Pace::new(&self.shared.name, "move");
-        let mut full = FULL[0];
+        let mut wait_if_full = FIRST_WAIT;
         let steps = async {
             loop {
-                let wait = pace.after(self.step(&mut full).await);
+                let wait = pace.after(self.step(&mut wait_if_full).await);
                 tokio::time::sleep(wait).await;
             }
         };
@@ -46,20 +47,20 @@ impl Mover {
         stop.run_until_cancelled(steps).await;
     }
 
-    /// Returns how long to wait before the next step. `full` is the wait if the queue is full.
-    async fn step(&self, full: &mut Duration) -> QueueResult<Duration> {
+    /// Returns how long to wait before the next step.
+    async fn step(&self, wait_if_full: &mut Duration) -> QueueResult<Duration> {
         let list = &self.lists[self.waits_for];
         if !self.shared.queue.wait_for_item(&self.link, list, BLOCK).await? {
             return Ok(Duration::ZERO);
         }
         let moved = self.shared.queue.move_items(&self.lists, MAX_BATCH).await?;
         if moved > 0 {
-            *full = FULL[0];
+            *wait_if_full = FIRST_WAIT;
             return Ok(Duration::ZERO);
         }
         // Another loop or host took the item, or the queue is full.
-        let wait = *full;
-        *full = FULL[1].min(wait * 2);
+        let wait = *wait_if_full;
+        *wait_if_full = LONGEST_WAIT.min(wait * 2);
         Ok(wait)
     }
 }

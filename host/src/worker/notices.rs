@@ -1,8 +1,8 @@
 //! Bounds the lines about single tasks of one queue: one line a second of each kind, with a count of the
 //! others.
 //!
-//! In: something that happened to a task. Out: whether it gets a line of its own. What has none is counted,
-//! and the count is told in the next line of the kind, or in a line of its own a second later.
+//! In: something that happened to a task. Out: whether it gets a line of its own. If not, the task is
+//! counted, and the next line of the kind has the count, or a line that sums up a second later.
 //!
 //! Not here: lines about queues (`storm`), what guests print (`sandbox`).
 
@@ -11,12 +11,13 @@ use std::time::Duration;
 use strum::{EnumCount, VariantArray};
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use tracing::Level;
 
 use crate::guarded::Guarded;
 
 /// The time between two lines of a kind.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Tasks that a line names.
+/// The most ids that a line names.
 const NAMED: usize = 5;
 
 /// The kinds of lines.
@@ -49,7 +50,7 @@ pub(crate) enum NoticeKind {
 }
 
 impl NoticeKind {
-    /// The step that Redis refused, as lines name it.
+    /// The step that Redis refused, as lines name it. `None`: the kind is not about a single step.
     pub(crate) fn step(self) -> Option<&'static str> {
         match self {
             NoticeKind::BeginRefused => Some("begin"),
@@ -57,6 +58,32 @@ impl NoticeKind {
             NoticeKind::PromoteRefused => Some("promote"),
             NoticeKind::RelayRefused => Some("relay"),
             _ => None,
+        }
+    }
+
+    /// The line that sums up further tasks.
+    fn summary(self) -> (Level, &'static str) {
+        match self {
+            NoticeKind::Retry => (Level::WARN, "further attempts failed; tried again"),
+            NoticeKind::Dead => (Level::WARN, "further tasks were dead-lettered"),
+            NoticeKind::Refused => {
+                (Level::WARN, "further tasks completed, but Redis refuses what they would write")
+            }
+            NoticeKind::BeginRefused
+            | NoticeKind::HeartbeatRefused
+            | NoticeKind::PromoteRefused
+            | NoticeKind::RelayRefused => {
+                (Level::WARN, "Redis refused this step of further tasks; tried again")
+            }
+            NoticeKind::Unfinished => {
+                (Level::ERROR, "further tasks have ended, and their flows or keys were not told")
+            }
+            NoticeKind::Deleted => {
+                (Level::ERROR, "further entries were deleted by somebody else while pending")
+            }
+            NoticeKind::Duplicate => (Level::INFO, "further tasks were not run: duplicates"),
+            NoticeKind::Lost => (Level::INFO, "further tasks were not run or stopped: others own them"),
+            NoticeKind::Cancelled => (Level::INFO, "further tasks were cancelled while they ran"),
         }
     }
 }
@@ -72,15 +99,15 @@ pub(crate) struct Notices {
 /// The lines of one kind.
 #[derive(Debug, Clone, Copy, Default)]
 struct Throttle {
-    /// No line before.
+    /// No line of the kind is written before.
     until: Option<Instant>,
-    /// Tasks that were left out since the last one.
+    /// Tasks that were left out since the last line.
     more: u64,
 }
 
 impl Notices {
-    /// Whether a line may be written now. If so, gives how many tasks were left out since the last one; none:
-    /// no task was.
+    /// Returns `Some` if a line may be written now, with the number of tasks that were left out since the
+    /// last line, if there are any.
     pub(crate) fn admit(&self, kind: NoticeKind) -> Option<Option<u64>> {
         self.admit_of(kind, 1)
     }
@@ -106,63 +133,24 @@ impl Notices {
         }
     }
 
-    /// Sums up the lines that were left out and have waited for long enough; with `all`, the others, too.
+    /// Writes lines that sum up what was left out: for each kind that has waited for a second, or for all
+    /// kinds.
     pub(crate) fn sum_up(&self, queue: &str, all: bool) {
         let now = Instant::now();
         for kind in NoticeKind::VARIANTS {
             let Some(more) = self.kinds.lock()[*kind as usize].take(now, all) else { continue };
-            match kind {
-                NoticeKind::Retry => tracing::warn!(queue, more, "further attempts failed; tried again"),
-                NoticeKind::Dead => tracing::warn!(queue, more, "further tasks were dead-lettered"),
-                NoticeKind::Refused => {
-                    tracing::warn!(
-                        queue,
-                        more,
-                        "further tasks completed, but Redis refuses what they would write"
-                    );
-                }
-                NoticeKind::Unfinished => {
-                    tracing::error!(
-                        queue,
-                        more,
-                        "further tasks have ended, and their flows or keys were not told"
-                    );
-                }
-                NoticeKind::BeginRefused
-                | NoticeKind::HeartbeatRefused
-                | NoticeKind::PromoteRefused
-                | NoticeKind::RelayRefused => {
-                    let step = kind.step();
-                    tracing::warn!(
-                        queue,
-                        step,
-                        more,
-                        "Redis refused this step of further tasks; tried again"
-                    );
-                }
-                NoticeKind::Duplicate => {
-                    tracing::info!(queue, more, "further tasks were not run: duplicates");
-                }
-                NoticeKind::Lost => {
-                    tracing::info!(queue, more, "further tasks were not run or stopped: others own them");
-                }
-                NoticeKind::Deleted => {
-                    tracing::error!(
-                        queue,
-                        more,
-                        "further entries were deleted by somebody else while pending"
-                    );
-                }
-                NoticeKind::Cancelled => {
-                    tracing::info!(queue, more, "further tasks were cancelled while they ran");
-                }
+            let (step, (level, text)) = (kind.step(), kind.summary());
+            match level {
+                Level::ERROR => tracing::error!(queue, step, more, "{text}"),
+                Level::WARN => tracing::warn!(queue, step, more, "{text}"),
+                _ => tracing::info!(queue, step, more, "{text}"),
             }
         }
     }
 }
 
 impl Throttle {
-    /// Returns the count of [`Notices::admit`], and whether this line is the first one that is left out.
+    /// Returns the result of [`Notices::admit`], and whether this is the first line that is left out.
     fn admit(&mut self, now: Instant, tasks: u64) -> (Option<Option<u64>>, bool) {
         if self.until.is_some_and(|until| now < until) {
             let is_first = self.more == 0;
@@ -174,6 +162,7 @@ impl Throttle {
         (Some((more > 0).then_some(more)), false)
     }
 
+    /// Takes the number of tasks that were left out, if it is time to sum up.
     fn take(&mut self, now: Instant, all: bool) -> Option<u64> {
         let is_due = all || self.until.is_none_or(|until| until <= now);
         if self.more == 0 || !is_due {

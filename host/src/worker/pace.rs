@@ -16,10 +16,11 @@ use crate::guarded::Guarded;
 use crate::queue::{QueueError, QueueResult};
 
 /// The shortest and the longest wait between two tries.
-const WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+const SHORTEST: Duration = Duration::from_millis(50);
+const LONGEST: Duration = Duration::from_secs(2);
 /// The longest wait where Redis is away. A connection makes few tries by itself, and work should go on soon
 /// when Redis is back, or another server has taken its place.
-const AWAY: Duration = Duration::from_millis(500);
+const LONGEST_AWAY: Duration = Duration::from_millis(500);
 /// How often a lasting outage is logged.
 const REMIND: Duration = Duration::from_secs(30);
 
@@ -38,7 +39,7 @@ struct Outage {
     loops: usize,
     since: Option<Instant>,
     /// The last logged error, and when it was logged.
-    said: Option<(Instant, String)>,
+    logged: Option<(Instant, String)>,
 }
 
 impl Pace {
@@ -52,7 +53,24 @@ impl Pace {
         Pace { queue: self.queue.clone(), what: self.what, waits: None, outage: self.outage.clone() }
     }
 
-    /// Notes the result of a step, and gives how long to wait before the next one.
+    /// Makes a call again and again until it succeeds. `what` names the loop in the log.
+    pub(crate) async fn until_done<T, F>(queue: &str, what: &'static str, call: impl Fn() -> F) -> T
+    where
+        F: Future<Output = QueueResult<T>>,
+    {
+        let mut pace = Pace::new(queue, what);
+        loop {
+            match call().await {
+                Ok(done) => {
+                    pace.succeeded();
+                    return done;
+                }
+                Err(error) => tokio::time::sleep(pace.failed(&error)).await,
+            }
+        }
+    }
+
+    /// Notes the result of a step. Returns how long to wait before the next one.
     pub(crate) fn after(&mut self, step: QueueResult<Duration>) -> Duration {
         match step {
             Ok(wait) => {
@@ -63,10 +81,10 @@ impl Pace {
         }
     }
 
-    /// Notes an error and gives how long to wait before the next try.
+    /// Notes an error. Returns how long to wait before the next try.
     pub(crate) fn failed(&mut self, error: &QueueError) -> Duration {
         let wait = self.failed_at(Instant::now(), chain(error));
-        if error.is_connection() { wait.min(AWAY) } else { wait }
+        if error.is_connection() { wait.min(LONGEST_AWAY) } else { wait }
     }
 
     fn failed_at(&mut self, now: Instant, error: String) -> Duration {
@@ -75,9 +93,9 @@ impl Pace {
         outage.loops += usize::from(is_first);
         let for_seconds = now.duration_since(*outage.since.get_or_insert(now)).as_secs();
         let is_known = outage
-            .said
+            .logged
             .as_ref()
-            .is_some_and(|(at, said)| now.duration_since(*at) < REMIND && (!is_first || *said == error));
+            .is_some_and(|(at, logged)| now.duration_since(*at) < REMIND && (!is_first || *logged == error));
         if !is_known {
             if OUTAGES.admits(&self.queue) {
                 tracing::warn!(
@@ -88,10 +106,10 @@ impl Pace {
                     "a call to Redis failed; trying again"
                 );
             }
-            outage.said = Some((now, error));
+            outage.logged = Some((now, error));
         }
         drop(outage);
-        self.waits.get_or_insert_with(waits).next().unwrap_or(WAIT.1)
+        self.waits.get_or_insert_with(waits).next().unwrap_or(LONGEST)
     }
 
     /// Notes that a call succeeded.
@@ -124,8 +142,8 @@ impl Drop for Pace {
 
 fn waits() -> ExponentialBackoff {
     ExponentialBuilder::default()
-        .with_min_delay(WAIT.0)
-        .with_max_delay(WAIT.1)
+        .with_min_delay(SHORTEST)
+        .with_max_delay(LONGEST)
         .with_max_times(usize::MAX)
         .with_jitter()
         .build()
@@ -135,10 +153,10 @@ fn waits() -> ExponentialBackoff {
 mod tests {
     use super::*;
 
-    /// When something was said last, and how many loops wait.
+    /// When something was logged last, and how many loops wait.
     fn known(pace: &Pace) -> (Option<Instant>, usize) {
         let outage = pace.outage.lock();
-        (outage.said.as_ref().map(|(at, _)| *at), outage.loops)
+        (outage.logged.as_ref().map(|(at, _)| *at), outage.loops)
     }
 
     #[test]

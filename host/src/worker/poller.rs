@@ -15,7 +15,7 @@ use crate::queue::QueueResult;
 
 /// The usual time between two looks.
 const EVERY: Duration = Duration::from_secs(1);
-/// Jobs that one call of the script looks at, and the most calls for one set in one look.
+/// The most jobs that one call of the script looks at, and the most calls for one set in one look.
 const MAX_BATCH: usize = 100;
 const MAX_CALLS: usize = 10;
 
@@ -28,15 +28,13 @@ pub(crate) struct Poller {
 impl Poller {
     pub(crate) async fn run(self, stop: CancellationToken) {
         let mut pace = Pace::new(&self.shared.name, "poll");
-        // How many jobs of other queues, which are due and stay, the next look passes over.
-        let mut passed = [0; 2];
+        // How many jobs at the beginning of each set the next look skips: they are due, but of other queues.
+        let mut skipped = [0; 2];
         let steps = async {
             loop {
                 // One host is enough; two at once do no harm.
-                let looked = match self.shared.idle.has_duty() {
-                    true => self.look(&mut passed).await,
-                    false => Ok(EVERY),
-                };
+                let looked =
+                    if self.shared.idle.has_duty() { self.look(&mut skipped).await } else { Ok(EVERY) };
                 let wait = pace.after(looked);
                 // The jitter keeps hosts that started together from looking at the same time.
                 tokio::time::sleep(wait.mul_f64(0.8 + 0.4 * fastrand::f64())).await;
@@ -47,8 +45,8 @@ impl Poller {
     }
 
     /// Returns how long to wait before the next look.
-    async fn look(&self, passed: &mut [u64; 2]) -> QueueResult<Duration> {
-        for (set, from) in self.sets.iter().zip(passed) {
+    async fn look(&self, skipped: &mut [u64; 2]) -> QueueResult<Duration> {
+        for (set, from) in self.sets.iter().zip(skipped) {
             for _ in 0..MAX_CALLS {
                 let next = self.shared.queue.move_due(set, *from, MAX_BATCH).await?;
                 *from = next.unwrap_or(0);

@@ -1,9 +1,9 @@
 //! Checks the keys of one queue before any task is taken from it, and creates its group.
 //!
-//! In: a queue. Out: nothing, once the queue can be served: until then no loop that claims or moves tasks
-//! runs. While the user of Redis lacks rights, a key has another type, or the stream has a group that nobody
-//! has confirmed, this loop says so in the log and to the health, and looks again. So the queue goes on by
-//! itself when the cause is mended.
+//! In: a queue. Out: a cancelled token when the queue can be served. Until then no loop that claims or moves
+//! tasks runs. While the user of Redis lacks rights, a key has another type, or the stream has a group that
+//! nobody has confirmed, this loop says so in the log and to the health, and looks again. So the queue is
+//! served without a restart when the cause is mended.
 //!
 //! Not here: the check itself (`queue/scripts/group.lua`).
 
@@ -20,7 +20,7 @@ use crate::admin::FetchPulse;
 
 /// The time between two looks at keys that do not fit.
 const LOOK: Duration = Duration::from_secs(1);
-/// How often the log says again that they do not.
+/// How often the log repeats why the keys do not fit.
 const REMIND: Duration = Duration::from_secs(60);
 
 pub(crate) struct Preparer {
@@ -41,7 +41,7 @@ impl Preparer {
     async fn wait(&self) {
         let queue = self.shared.name.as_ref();
         let mut pace = Pace::new(queue, "prepare");
-        let mut said: Option<(Instant, String)> = None;
+        let mut logged: Option<(Instant, String)> = None;
         loop {
             let error = match self.shared.queue.ensure_group().await {
                 Ok(_) => break,
@@ -51,17 +51,17 @@ impl Preparer {
                 tokio::time::sleep(pace.failed(&error)).await;
                 continue;
             };
-            if said.as_ref().is_none_or(|(at, known)| *known != why || at.elapsed() >= REMIND) {
+            if logged.as_ref().is_none_or(|(at, known)| *known != why || at.elapsed() >= REMIND) {
                 if UNFIT.admits(queue) {
                     tracing::error!(queue, why, "no task is taken from the queue");
                 }
-                said = Some((Instant::now(), why.clone()));
+                logged = Some((Instant::now(), why.clone()));
             }
             self.pulse.fault(why);
             tokio::time::sleep(LOOK).await;
         }
         pace.succeeded();
-        if said.is_some() && SERVED.admits(queue) {
+        if logged.is_some() && SERVED.admits(queue) {
             tracing::info!(queue, "the queue can be served now");
         }
     }

@@ -15,7 +15,7 @@ use super::pace::Pace;
 use super::shared::SharedQueue;
 use crate::queue::QueueResult;
 
-/// Tasks moved by one call of the script. Such a call takes Redis well under a millisecond.
+/// The most tasks that one call of the script moves. Such a call takes Redis well under a millisecond.
 const MAX_BATCH: usize = 100;
 
 pub(crate) struct Promoter {
@@ -35,7 +35,7 @@ impl Promoter {
         }
     }
 
-    /// Moves tasks that are due. Returns the time until the next one.
+    /// Moves tasks that are due. Returns the time until the next task is due.
     async fn promote(&self) -> QueueResult<Duration> {
         let shared = &self.shared;
         let promoted = shared.queue.promote(MAX_BATCH).await?;
@@ -48,7 +48,7 @@ impl Promoter {
             );
         }
         for (delayed, why) in promoted.broken {
-            shared.tell_refused(NoticeKind::PromoteRefused, &delayed, &why);
+            shared.log_refused(NoticeKind::PromoteRefused, &delayed, &why);
         }
         shared.idle.note_delayed(promoted.next_due.is_some());
         Ok(promoted.next_due.unwrap_or(Duration::MAX))

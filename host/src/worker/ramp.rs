@@ -1,6 +1,6 @@
-//! The slow start of one queue in this host after a hold, so that a service that came back gets its load step
-//! by step: until the end of the first second one task starts, until the end of the next one two, then four,
-//! and so on for ten seconds.
+//! The slow start of one queue in this host after a hold, so that the load of a service that came back grows
+//! step by step. By the end of the first second one task has started, by the end of the next one two, then
+//! four, and so on for ten seconds.
 //!
 //! In: when the hold ended, and how many tasks have started since. Out: how many more may start now.
 //!
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::guarded::Guarded;
 
-/// How long it lasts.
+/// How long the slow start lasts.
 const LASTS: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ impl Ramp {
         *self.0.lock() = Some(RampStarts { since: Instant::now(), count: 0 });
     }
 
-    /// Ends it, because the queue is held again.
+    /// Ends the slow start, because the queue is held again.
     pub(super) fn end(&self) {
         *self.0.lock() = None;
     }

@@ -23,13 +23,14 @@ use crate::queue::attempts::{AbandonedEntry, LostAttempt};
 use crate::queue::rate::Places;
 use crate::queue::{QueueResult, hosts};
 
-/// The bounds of the time between two looks, which is a quarter of the lease.
-const EVERY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
-/// Tasks taken over in one step.
+/// The shortest and the longest time between two looks. Between these, it is a quarter of the lease.
+const SHORTEST: Duration = Duration::from_millis(250);
+const LONGEST: Duration = Duration::from_secs(5);
+/// The most tasks that one claim takes over.
 const MAX_BATCH: usize = 50;
-/// The longest time that notes for people may take.
+/// The longest time that tasks wait for notes that only people read.
 const NOTES: Duration = Duration::from_secs(1);
-/// The next look comes after the usual time.
+/// The longest wait before the next look, where nothing calls for an earlier one.
 const AS_USUAL: Duration = Duration::MAX;
 
 pub(crate) struct Reclaimer {
@@ -38,7 +39,7 @@ pub(crate) struct Reclaimer {
     pub follows_older_worker: bool,
 }
 
-/// All that a claim needs, except places at the queue's rate.
+/// All that a claim needs, except places of the queue's rate limit.
 struct PreparedClaim {
     version: Arc<Version>,
     permits: Permits,
@@ -47,13 +48,13 @@ struct PreparedClaim {
 
 impl Reclaimer {
     pub(crate) async fn run(self, stop: CancellationToken) {
-        let every = (self.shared.queue.rules.lease / 4).clamp(EVERY.0, EVERY.1);
+        let every = (self.shared.queue.rules.lease / 4).clamp(SHORTEST, LONGEST);
         let mut pace = Pace::new(&self.shared.name, "reclaim");
         let (mut rest, mut paused) = (self.shared.idle.rest(), self.shared.idle.paused());
         let ready = async {
             if self.follows_older_worker {
-                // The older worker's heartbeats may have been further apart than this lease. After this wait
-                // they are not.
+                // The older worker may have sent heartbeats less often than this lease needs. After this
+                // wait, it has sent one, and knows that it is retired.
                 tokio::time::sleep(heartbeat::LATEST).await;
             }
             let _ = paused.wait_for(|pause| *pause != Pause::Unknown).await;
@@ -62,7 +63,7 @@ impl Reclaimer {
         while !stop.is_cancelled() {
             // This is read before the look, so that a change during the look is noticed.
             let rests = *rest.borrow_and_update() != Rest::Awake;
-            let (wait, settled) = match self.look(rests, &stop).await {
+            let (wait, sleeps_until_woken) = match self.look(rests, &stop).await {
                 Ok(next) => {
                     pace.succeeded();
                     // The jitter keeps hosts that started together from looking at the same time.
@@ -74,16 +75,16 @@ impl Reclaimer {
                 Err(error) => (pace.failed(&error).max(every), false),
             };
             tokio::select! {
-                () = tokio::time::sleep(wait), if !settled => {}
-                _ = rest.changed(), if settled => {}
-                () = self.shared.older.notified() => {}
+                () = tokio::time::sleep(wait), if !sleeps_until_woken => {}
+                _ = rest.changed(), if sleeps_until_woken => {}
+                () = self.shared.takeover_wanted.notified() => {}
                 () = stop.cancelled() => {}
             }
         }
     }
 
-    /// Takes tasks over. Returns the longest time until the next look. `None`: there is nothing to do until
-    /// the queue's rest ends.
+    /// Takes tasks over. Returns the longest wait before the next look. `None`: nothing can be taken over
+    /// until the queue's rest ends.
     async fn look(&self, rests: bool, stop: &CancellationToken) -> QueueResult<Option<Duration>> {
         if rests && self.shared.queue.group().await?.is_some_and(|group| group.pending == 0) {
             return Ok(None);
@@ -91,7 +92,7 @@ impl Reclaimer {
         self.reclaim_all(stop).await.map(Some)
     }
 
-    /// Goes once through all pending entries, and gives the longest time until the next look. It waits for
+    /// Goes once through all pending entries. Returns the longest wait before the next look. It waits for
     /// permits only if there is an entry to claim.
     async fn reclaim_all(&self, stop: &CancellationToken) -> QueueResult<Duration> {
         let shared = &self.shared;
@@ -118,7 +119,7 @@ impl Reclaimer {
                 Places::Wait(wait) => {
                     claim.permits.unused();
                     claim.right.end(0).await;
-                    // The next place comes to a takeover before it comes to a new task.
+                    // Takeovers come before new tasks: the next place is for them.
                     return Ok(wait);
                 }
             }
@@ -135,8 +136,8 @@ impl Reclaimer {
             return None;
         }
         let permits = stop.run_until_cancelled(shared.capacity.acquire(most)).await?;
-        // Redis may have been silent before its last answer, or refused writes while the permits were waited
-        // for.
+        // During the wait for permits, Redis may have been away or refused writes, so that leases of living
+        // hosts have ended.
         let version = shared.versions.borrow().clone().filter(|_| !shared.queue.is_just_back());
         if let Some(version) = version
             && let Some(right) = shared.holding.ask(permits.count()).await
@@ -147,8 +148,8 @@ impl Reclaimer {
         None
     }
 
-    /// Takes over up to `places` tasks, from the first of these entries on. Returns the place behind them;
-    /// none behind the last one, or behind a probe.
+    /// Takes over up to `places` tasks, from the first of these entries on. Returns the entry to go on from;
+    /// empty after the last one, and after a probe.
     ///
     /// A claim that has begun is not cancelled: that would leave tasks that this host owns and does not run.
     async fn claim(
@@ -166,9 +167,9 @@ impl Reclaimer {
         let found = found.inspect_err(|_| shared.unseen.store(true, Ordering::Release))?;
         shared.end_lost(&found.lost).await;
         arrivals::note_held(shared, &found.held).await;
-        // This host may run some of them still, whose leases it could not renew.
+        // This host may still run some of these tasks, if it could not renew their leases.
         let tasks = found.entries.iter().filter(|entry| !shared.inflight.contains(&entry.id)).count();
-        // The tasks overwrite what this reads when they begin. The notes are written after that.
+        // This reads what the tasks overwrite when they begin. The notes are written after that.
         let lost = shared.queue.lost_attempts(&found.entries, abandoned);
         let lost = Box::pin(in_time(shared, lost)).await.unwrap_or_default();
         if tasks > 0 {
@@ -196,7 +197,7 @@ async fn note_lost(shared: &SharedQueue, lost: &[LostAttempt]) -> QueueResult {
     hosts::count_lost(&shared.queue.link, &consumers).await
 }
 
-/// The outcome of a step that only serves people, for which tasks do not wait long. None: it failed.
+/// Waits for a step that only serves people, but not for long. Returns its result; `None`: it failed.
 async fn in_time<T>(shared: &SharedQueue, step: impl Future<Output = QueueResult<T>>) -> Option<T> {
     let queue = shared.name.as_ref();
     match tokio::time::timeout(NOTES, step).await {

@@ -1,18 +1,17 @@
 //! Writes the history of all queues of this host, minute by minute.
 //!
-//! In: the counts of the queues, which are those of the metrics. Out: at the end of each minute, what this
-//! host counted in it, added to what the other hosts counted; and how full the queues are whose duties this
-//! host has. A host that stops writes what it counted in the minute that goes on.
+//! In: the counts of the queues, which are those of the metrics. Out: at the end of each minute, the counts
+//! of this host in this minute, added to those of other hosts. For the queues whose duties this host has,
+//! also how full they are. A host that stops writes its counts of the unfinished minute.
 //!
 //!     counts ─▶ difference to the minute before ─▶ a call of tally.lua ─▶ sent until it is answered
 //!
-//! Every ten minutes, and when it stops, a host folds the minutes of its queues into the longer steps of a
-//! day and a week. A host that has a queue's duties does so, which also folds what hosts of other versions
-//! counted.
+//! Every ten minutes, and when it stops, a host folds the minutes of the queues whose duties it has into the
+//! longer steps of a day and a week. This includes the counts of hosts of other versions.
 //!
-//! A minute ends by Redis's clock, which is asked for once a minute. A queue in which nothing was counted
-//! costs one command when this host takes up its duties, and one every ten minutes. Not here: the form of the
-//! history, reading it, and how minutes are folded (`queue::minutes`).
+//! A minute ends by Redis's clock, for which the host asks once a minute. A queue in which nothing was
+//! counted costs one command when this host takes up its duties, and one every ten minutes. Not here: the
+//! form of the history, reading it, and how minutes are folded (`queue::minutes`).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -33,20 +32,19 @@ use crate::queue::{Link, Queue, QueueError, QueueResult, reply};
 const TICK: Duration = Duration::from_secs(1);
 /// The time before the next try after an error.
 const AGAIN: Duration = Duration::from_secs(5);
-/// Calls that Redis carries out in a row.
+/// The most calls that are sent together, so that Redis is not busy for long.
 const MAX_CALLS: usize = 50;
 
-/// The loop.
 pub(crate) struct Recorder {
     host: Arc<str>,
     link: Link,
     board: QueueBoard,
     queues: Vec<RecordedQueue>,
-    /// How many calls there were.
+    /// The number of the last call.
     number: u64,
     /// How far Redis's clock is ahead of this host's, in milliseconds.
     ahead_ms: i64,
-    /// When the present minute began to be counted, by Redis's clock.
+    /// When the counting of the present minute began, by Redis's clock.
     began_ms: Option<u64>,
 }
 
@@ -54,15 +52,15 @@ pub(crate) struct Recorder {
 struct RecordedQueue {
     queue: Queue,
     metrics: Arc<QueueMetrics>,
-    /// Its name as a writer of this queue's history.
+    /// This host's name as a writer of this queue's history.
     writer: String,
     /// The counts that are in the history, or in `pending`.
-    before: Tally,
-    /// A call that has no answer yet, and its number.
-    pending: Option<(u64, ScriptCall)>,
+    written: Tally,
+    /// A call that has no answer yet.
+    pending: Option<ScriptCall>,
     /// The depth that this host wrote last, and its minute.
-    noted: Option<(u64, Depth)>,
-    /// Whether readers see something of this queue. None: this host has not looked.
+    noted_depth: Option<(u64, Depth)>,
+    /// Whether the queue has a history in Redis. `None`: this host has not looked.
     has_history: Option<bool>,
     /// The last minute that this host folded.
     folded: Option<u64>,
@@ -75,23 +73,23 @@ impl Recorder {
         Recorder { host, link, board, queues: Vec::new(), number: 0, ahead_ms: 0, began_ms: None }
     }
 
-    /// Runs until all tasks are settled, which `stop` tells.
+    /// Runs until `stop` is cancelled, when all tasks are settled.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
-            let wait = if told(self.tick().await) { TICK } else { AGAIN };
+            let wait = if is_done(self.tick().await) { TICK } else { AGAIN };
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 () = stop.cancelled() => break,
             }
         }
-        if told(self.send().await) || self.link.is_cluster() {
-            told(self.end_span(true).await);
+        if is_done(self.send().await) || self.link.is_cluster() {
+            is_done(self.end_span(true).await);
         }
     }
 
     async fn tick(&mut self) -> QueueResult {
         let sent = self.send().await;
-        if self.is_over(&sent) {
+        if self.is_redis_away(&sent) {
             return sent;
         }
         let now_ms = now_ms().saturating_add_signed(self.ahead_ms);
@@ -101,12 +99,12 @@ impl Recorder {
         sent
     }
 
-    /// Whether the steps that follow fail too. In a cluster the nodes of other queues may answer.
-    fn is_over(&self, result: &QueueResult) -> bool {
+    /// Whether further calls would fail, too. In a cluster the nodes of other queues may answer.
+    fn is_redis_away(&self, result: &QueueResult) -> bool {
         result.is_err() && !self.link.is_cluster()
     }
 
-    /// Writes what was counted since the span before, if the minute is over, or if the host stops.
+    /// Writes the counts since the last span, if the minute is over, or if the host stops.
     async fn end_span(&mut self, stops: bool) -> QueueResult {
         let ended_ms = self.link.now_ms().await?;
         self.ahead_ms = ended_ms as i64 - now_ms() as i64;
@@ -119,31 +117,30 @@ impl Recorder {
         self.follow_board();
         let minute = minute_of(began_ms, ended_ms);
         for queue in self.queues.iter_mut().filter(|queue| queue.pending.is_none()) {
-            // The counts of a queue that is gone are held by nobody else.
+            // Only this loop holds the counts of a queue that is gone.
             queue.is_gone = Arc::strong_count(&queue.metrics) == 1;
             let counts = queue.metrics.tally();
-            let tally = counts.since(&queue.before);
-            queue.before = counts;
+            let tally = counts.since(&queue.written);
+            queue.written = counts;
             if !tally.is_empty() {
                 queue.has_history = Some(true);
                 self.number += 1;
-                let call = queue.queue.tally_call(minute, &tally, &queue.writer, self.number);
-                queue.pending = Some((self.number, call));
+                queue.pending = Some(queue.queue.tally_call(minute, &tally, &queue.writer, self.number));
             }
         }
         let mut written = self.send().await;
-        if !stops && !self.is_over(&written) {
+        if !stops && !self.is_redis_away(&written) {
             self.queues.retain(|queue| queue.pending.is_some() || !queue.is_gone);
             written = written.and(self.note_depths(minute).await);
         }
-        if self.is_over(&written) {
+        if self.is_redis_away(&written) {
             return written;
         }
         self.fold(minute, stops).await.and(written)
     }
 
-    /// Folds the hours of queues that may have changed since the last time. When the host stops, it does so
-    /// for all queues with a history that it knows of: nobody else may be there.
+    /// Folds the hours of queues that may have changed since the last time. A host that stops does so for all
+    /// queues with a history that it knows of, as no other host may be there.
     async fn fold(&mut self, minute: u64, stops: bool) -> QueueResult {
         let with_duty = self.with_duty();
         let mut hours = Vec::new();
@@ -178,7 +175,7 @@ impl Recorder {
         failed.pop().map_or(Ok(()), |(_, error)| Err(error))
     }
 
-    /// Folds these hours. Returns the names of the queues of which an hour was not folded, with the errors.
+    /// Folds these hours. Returns the errors of the hours that were not folded, each with the queue's name.
     async fn fold_hours<'h>(
         &self,
         hours: &'h [(Queue, u64)],
@@ -196,7 +193,7 @@ impl Recorder {
                 }
                 Err(error) if error.may_pass() => unfolded.push((name, error)),
                 // A key of another type is in the way.
-                unread => _ = told(unread.map(drop)),
+                Err(error) => log(&error),
             }
         }
         for (names, calls) in names.chunks(2 * MAX_CALLS).zip(calls.chunks(2 * MAX_CALLS)) {
@@ -204,7 +201,8 @@ impl Recorder {
             for (name, reply) in names.iter().zip(replies) {
                 match reply {
                     Err(error) if error.may_pass() => unfolded.push((*name, error)),
-                    reply => _ = told(reply.map(drop)),
+                    Err(error) => log(&error),
+                    Ok(_) => {}
                 }
             }
         }
@@ -224,7 +222,7 @@ impl Recorder {
                 known.queue = entry.queue;
                 continue;
             }
-            // The queue may have been removed and added again, with a call that has no answer yet.
+            // If the queue was removed and added again, a call of its old counts may have no answer yet.
             let namesakes = self.queues.iter().filter(|known| *known.queue.rules.name == *entry.name).count();
             let writer =
                 if namesakes == 0 { self.host.to_string() } else { format!("{}.{namesakes}", self.host) };
@@ -232,9 +230,9 @@ impl Recorder {
                 queue: entry.queue,
                 metrics: entry.metrics,
                 writer,
-                before: Tally::default(),
+                written: Tally::default(),
                 pending: None,
-                noted: None,
+                noted_depth: None,
                 has_history: None,
                 folded: None,
                 is_gone: false,
@@ -248,8 +246,7 @@ impl Recorder {
             self.queues.iter_mut().filter(|queue| queue.pending.is_some()).collect();
         let mut failed = None;
         for part in waiting.chunks_mut(MAX_CALLS) {
-            let calls: Vec<ScriptCall> =
-                part.iter().filter_map(|queue| Some(queue.pending.as_ref()?.1.clone())).collect();
+            let calls: Vec<ScriptCall> = part.iter().filter_map(|queue| queue.pending.clone()).collect();
             let replies = match self.link.scripts("write the history", &calls).await {
                 Err(error) if self.link.is_cluster() => {
                     failed = Some(error);
@@ -261,7 +258,7 @@ impl Recorder {
                 match reply {
                     Err(error) if error.may_pass() => failed = Some(error),
                     reply => {
-                        told(reply.map(drop));
+                        is_done(reply.map(drop));
                         queue.pending = None;
                     }
                 }
@@ -270,18 +267,18 @@ impl Recorder {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Notes how full the queues are whose duties this host has, where that has changed. What a queue still
-    /// holds is also noted once an hour, for those who read no further back.
+    /// Notes how full the queues are whose duties this host has, where that has changed. The depth of a queue
+    /// that is not empty is also noted once an hour, for readers of the last hour.
     async fn note_depths(&mut self, minute: u64) -> QueueResult {
         let with_duty = self.with_duty();
         let (mut counted, mut empty) = (Vec::new(), Vec::new());
         for queue in &mut self.queues {
             if !with_duty.contains(queue.queue.rules.name.as_str()) {
-                (queue.noted, queue.has_history) = (None, None);
-            } else if queue.metrics.is_counted() {
+                (queue.noted_depth, queue.has_history) = (None, None);
+            } else if queue.metrics.has_census() {
                 let depth = Depth::from(&*queue.metrics.census());
-                let is_new = queue.noted.is_none() && queue.has_history.is_none() && depth.is_zero();
-                let list = if is_new { &mut empty } else { &mut counted };
+                let is_new = queue.noted_depth.is_none() && queue.has_history.is_none();
+                let list = if is_new && depth.is_zero() { &mut empty } else { &mut counted };
                 list.push((queue, depth));
             }
         }
@@ -295,21 +292,21 @@ impl Recorder {
         }
         let mut calls = Vec::new();
         for (queue, depth) in counted.into_iter().chain(empty) {
-            let is_known = match queue.noted {
+            let is_known = match queue.noted_depth {
                 Some((before, noted)) => noted == depth && (share_hour(before, minute) || depth.is_zero()),
-                // A queue that was empty all the time has no history. Others may have that of another host.
+                // An empty queue with a history may have another depth there, written by another host.
                 None => depth.is_zero() && queue.has_history == Some(false),
             };
             if !is_known {
                 calls.extend(queue.queue.note_depth(minute, &depth));
-                queue.noted = Some((minute, depth));
+                queue.noted_depth = Some((minute, depth));
             }
         }
         for part in calls.chunks(2 * MAX_CALLS) {
             match self.link.scripts("write the history", part).await {
-                Ok(replies) => replies.into_iter().for_each(|reply| _ = told(reply.map(drop))),
+                Ok(replies) => replies.into_iter().filter_map(Result::err).for_each(|error| log(&error)),
                 Err(error) => {
-                    self.queues.iter_mut().for_each(|queue| queue.noted = None);
+                    self.queues.iter_mut().for_each(|queue| queue.noted_depth = None);
                     return Err(error);
                 }
             }
@@ -318,17 +315,19 @@ impl Recorder {
     }
 }
 
-/// Logs an error, and gives whether there was none. The other loops say what is wrong with Redis.
-fn told(result: QueueResult) -> bool {
-    if let Err(error) = &result {
-        tracing::debug!(error = chain(error), "could not write the history");
-    }
-    result.is_ok()
+/// Logs the error, if there is one. Returns whether there was none.
+fn is_done(result: QueueResult) -> bool {
+    result.inspect_err(log).is_ok()
 }
 
-/// The minute to which a span counts: that of its middle, but no more than half a minute before its end. So
-/// the span that ends a moment after a minute is that minute, and what was counted after an outage is not put
-/// into the middle of it.
+/// For debugging only: the other loops say what is wrong with Redis.
+fn log(error: &QueueError) {
+    tracing::debug!(error = chain(error), "could not write the history");
+}
+
+/// The minute to which a span counts: the minute of its middle, but no earlier than half a minute before its
+/// end. So a span that ends a moment after a minute counts to this minute. A span that was long because of an
+/// outage counts to its end, not to the middle of the outage.
 fn minute_of(began_ms: u64, ended_ms: u64) -> u64 {
     let back = (ended_ms.saturating_sub(began_ms) / 2).min(MINUTE_MS / 2);
     (ended_ms - back) / MINUTE_MS

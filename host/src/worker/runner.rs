@@ -16,10 +16,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
-use super::inflight::Ownership;
+use super::inflight::{OwnedTask, Ownership};
 use super::notices::NoticeKind;
 use super::settle;
 use super::shared::{Ran, SharedQueue};
+use super::starts::PendingAttempt;
 use crate::config::QueueRules;
 use crate::plugins::{Judged, RanAttempt, Ruling, Version};
 use crate::queue::attempts::AttemptRecord;
@@ -29,55 +30,47 @@ use crate::sandbox::Attempt;
 use crate::task::{AttemptEnd, Outcome, SettledAs, Task};
 use crate::telemetry::{AttemptTrace, RunEnd};
 
-/// Runs a task or a batch beside other attempts. Within the guests' runtime, the handler begins without
-/// another hop.
-pub(crate) async fn run(shared: Arc<SharedQueue>, version: Arc<Version>, members: Vec<(Task, Ownership)>) {
-    members.iter().for_each(|(task, _)| record_wait(&shared, task));
-    run_shared(shared, version, members, 0).await;
+/// Runs an attempt beside other attempts. Within the guests' runtime, the handler begins without another hop.
+pub(crate) async fn run(shared: Arc<SharedQueue>, attempt: PendingAttempt) {
+    attempt.tasks.iter().for_each(|(task, _)| record_wait(&shared, task));
+    run_beside_others(shared, attempt, 0).await;
 }
 
 /// Records how long a task has waited, since its entry was added, or since it was due if it was delayed.
 pub(crate) fn record_wait(shared: &SharedQueue, task: &Task) {
-    shared.metrics.wait.observe(age(codec::entry_time_ms(&task.entry)));
+    let since = Duration::from_millis(codec::entry_time_ms(&task.entry));
+    // By this host's clock, which is good enough for metrics.
+    let waited = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(since);
+    shared.metrics.wait.observe(waited);
 }
 
-/// Runs tasks beside other attempts, once no attempt runs alone.
-async fn run_shared(
-    shared: Arc<SharedQueue>,
-    version: Arc<Version>,
-    members: Vec<(Task, Ownership)>,
-    disturbed: u32,
-) {
+/// Runs an attempt beside other attempts, once no attempt runs alone. Its tasks were `disturbed` this often.
+async fn run_beside_others(shared: Arc<SharedQueue>, attempt: PendingAttempt, disturbed: u32) {
     let _others = shared.capacity.alone().enter_shared().await;
-    run_attempt(shared.clone(), version, members, disturbed).await;
+    run_attempt(shared.clone(), attempt, disturbed).await;
 }
 
-/// Runs tasks that may run now, which other tasks have `disturbed` so often.
-pub(crate) async fn run_attempt(
-    shared: Arc<SharedQueue>,
-    version: Arc<Version>,
-    members: Vec<(Task, Ownership)>,
-    disturbed: u32,
-) {
-    let mut members = members;
-    // A process that was stopped for a while goes on here before it knows of that.
+/// Runs an attempt now. Its tasks were `disturbed` by other tasks this often.
+pub(crate) async fn run_attempt(shared: Arc<SharedQueue>, attempt: PendingAttempt, disturbed: u32) {
+    let PendingAttempt { version, mut tasks } = attempt;
+    // A process that was stopped for a while continues here before it knows that it was.
     shared.give_up_late_attempts();
     // Tasks that were cancelled or lost while they waited for a batch must not run.
-    let is_stopped = |(_, owned): &mut (Task, Ownership)| owned.is_lost() || owned.is_cancelled();
-    let stopped: Vec<(Task, Ownership)> = members.extract_if(.., is_stopped).collect();
+    let is_stopped = |(_, owned): &mut OwnedTask| owned.is_lost() || owned.is_cancelled();
+    let stopped: Vec<OwnedTask> = tasks.extract_if(.., is_stopped).collect();
     if !stopped.is_empty() {
         settle_stopped(&shared, &version, stopped, false).await;
     }
-    if members.is_empty() {
+    if tasks.is_empty() {
         return;
     }
-    let (tasks, owned): (Vec<Task>, Vec<Ownership>) = members.into_iter().unzip();
+    let (tasks, owned): (Vec<Task>, Vec<Ownership>) = tasks.into_iter().unzip();
     let trace = shared.traces.begin(&tasks, codec::last_span);
     let tasks = Arc::new(tasks);
-    let judged = attempt(&shared, &version, &tasks, &owned, &trace, disturbed).await;
+    let ran = call_handler(&shared, &version, &tasks, &owned, &trace, disturbed).await;
     let mut tasks = Arc::unwrap_or_clone(tasks);
-    trace_ends(&shared, &version, &mut tasks, &owned, &trace, judged.as_ref().map(|ran| &ran.judged));
-    match judged {
+    trace_ends(&shared, &version, &mut tasks, &owned, &trace, ran.as_ref().map(|ran| &ran.judged));
+    match ran {
         Some(RanAttempt { duration, last_lines, judged: Judged::Each(ends) }) => {
             settle_ends(&shared, &version, (tasks, owned), ends, duration, &last_lines).await;
         }
@@ -92,18 +85,24 @@ pub(crate) async fn run_attempt(
                     "a batch failed; its tasks run again one by one"
                 );
             }
-            for (task, owned) in tasks.into_iter().zip(owned) {
-                run_singly(&shared, &version, task, owned, disturbed + 1);
+            for task in tasks.into_iter().zip(owned) {
+                let single = PendingAttempt { version: version.clone(), tasks: vec![task] };
+                run_again(&shared, single, disturbed + 1);
             }
         }
         None => settle_stopped(&shared, &version, tasks.into_iter().zip(owned).collect(), true).await,
     }
 }
 
+/// Starts another attempt, which runs beside this one.
+fn run_again(shared: &Arc<SharedQueue>, attempt: PendingAttempt, disturbed: u32) {
+    drop(shared.runners.spawn(run_beside_others(shared.clone(), attempt, disturbed)));
+}
+
 /// Settles the tasks of an attempt by its outcomes.
 async fn settle_ends(
-    shared: &Arc<SharedQueue>,
-    version: &Arc<Version>,
+    shared: &SharedQueue,
+    version: &Version,
     (tasks, owned): (Vec<Task>, Vec<Ownership>),
     ends: Vec<(Outcome, Ruling)>,
     duration: Duration,
@@ -138,19 +137,15 @@ async fn settle_ends(
         };
         // A deferral is no failure.
         let record = record.filter(|_| decision.label != SettledAs::Deferred);
-        settle(shared, version, task, Some(Ran { duration, record }), owned, decision).await;
+        let (subject, ran) = (EndingSubject::Task(Box::new(task)), Some(Ran { duration, record }));
+        shared.settle(subject, version.label(), ran, decision, owned).await;
     }
 }
 
-/// Settles tasks that were stopped before their attempt, or in it.
-async fn settle_stopped(
-    shared: &Arc<SharedQueue>,
-    version: &Arc<Version>,
-    members: Vec<(Task, Ownership)>,
-    has_begun: bool,
-) {
-    shared.holding.stopped(members.iter().map(|(task, _)| task.entry.as_str())).await;
-    for (task, owned) in members {
+/// Settles tasks that were stopped before their attempt, or in it if it `has_begun`.
+async fn settle_stopped(shared: &SharedQueue, version: &Version, tasks: Vec<OwnedTask>, has_begun: bool) {
+    shared.holding.stopped(tasks.iter().map(|(task, _)| task.entry.as_str())).await;
+    for (task, owned) in tasks {
         let is_lost = owned.is_lost();
         if is_lost && let Some(more) = shared.notices.admit(NoticeKind::Lost) {
             let (queue, task) = (&shared.queue.rules.name, &task.id);
@@ -162,14 +157,15 @@ async fn settle_stopped(
         }
         let decision = match owned.is_cancelled() && !is_lost {
             true => settle::cancelled(&task),
-            // If nobody has taken over a lost one, it must not wait until it looks like one of a dead host.
+            // A lost task that no host has taken over is released, so that it need not wait for the end of
+            // another lease.
             false => settle::release(&task),
         };
-        settle(shared, version, task, None, owned, decision).await;
+        shared.settle_unrun((task, owned), &version.label(), decision).await;
     }
 }
 
-/// Ends the spans of an attempt, and notes which these were in the tasks that something comes after.
+/// Ends the spans of an attempt. A task that is followed by another attempt or task keeps the id of its span.
 fn trace_ends(
     shared: &SharedQueue,
     version: &Version,
@@ -218,20 +214,8 @@ fn record_of(rules: &QueueRules, outcome: &Outcome, last_lines: &str) -> Option<
         .then(|| Box::new(AttemptRecord { outcome: outcome.word(), last_lines: last_lines.to_owned() }))
 }
 
-/// Runs a task by itself that others have disturbed, beside the others.
-fn run_singly(
-    shared: &Arc<SharedQueue>,
-    version: &Arc<Version>,
-    task: Task,
-    owned: Ownership,
-    disturbed: u32,
-) {
-    let again = run_shared(shared.clone(), version.clone(), vec![(task, owned)], disturbed);
-    drop(shared.runners.spawn(again));
-}
-
-/// Runs one attempt, which is stopped when all of its tasks are to stop. `None`: it was stopped.
-async fn attempt(
+/// Calls the handler. The call is stopped when all of its tasks are to stop, and then returns `None`.
+async fn call_handler(
     shared: &SharedQueue,
     version: &Arc<Version>,
     tasks: &Arc<Vec<Task>>,
@@ -265,21 +249,4 @@ async fn attempt(
         judged = version.run(attempt) => judged,
         never = stopped => never,
     }
-}
-
-async fn settle(
-    shared: &SharedQueue,
-    version: &Version,
-    task: Task,
-    ran: Option<Ran>,
-    owned: Ownership,
-    decision: settle::Decision,
-) {
-    shared.settle(EndingSubject::Task(Box::new(task)), version.label(), ran, decision, owned).await;
-}
-
-/// The time since `since_ms` by this host's clock, for metrics only.
-fn age(since_ms: u64) -> Duration {
-    let since = Duration::from_millis(since_ms);
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(since)
 }

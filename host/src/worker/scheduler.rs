@@ -24,8 +24,10 @@ use crate::config::{Missed, Schedule};
 use crate::queue::QueueResult;
 use crate::queue::schedule::{Fired, SchedulePosition};
 
-/// The longest time between two looks: of the host that has the queue's duties, and of any other host.
-const LOOK: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(120));
+/// The longest time between two looks of the host that has the queue's duties.
+const LONGEST_WITH_DUTY: Duration = Duration::from_secs(15);
+/// The longest time between two looks of any other host.
+const LONGEST_WITHOUT: Duration = Duration::from_secs(120);
 /// How long after a scheduled time a host without the duties checks it.
 const LEAVE_TO_DUTY: Duration = Duration::from_secs(2);
 /// The wait before the next try when the queue is full.
@@ -36,16 +38,16 @@ const LATE: Duration = Duration::from_secs(60);
 const AHEAD_MS: u64 = 60_000;
 
 pub(crate) struct Scheduler {
-    pub shared: Arc<SharedQueue>,
-    pub schedule: Schedule,
+    shared: Arc<SharedQueue>,
+    schedule: Schedule,
     /// The schedule's name.
     name: String,
     /// Whether the notes of the queue's former schedules were removed from Redis.
-    tidied: bool,
-    /// Up to which time the schedule was handled, at the last look of this host.
-    seen_ms: Option<u64>,
-    /// A time waits because the queue is full, and this was logged.
-    full: bool,
+    is_tidied: bool,
+    /// The time up to which the schedule was handled, at the last look of this host.
+    done_ms: Option<u64>,
+    /// Whether a task waits because the queue is full. The log has it.
+    is_full: bool,
 }
 
 /// The result of a look.
@@ -62,7 +64,7 @@ struct Plan {
 impl Scheduler {
     pub(crate) fn new(shared: Arc<SharedQueue>, schedule: Schedule) -> Scheduler {
         let name = schedule.times.name();
-        Scheduler { shared, schedule, name, tidied: false, seen_ms: None, full: false }
+        Scheduler { shared, schedule, name, is_tidied: false, done_ms: None, is_full: false }
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
@@ -78,29 +80,30 @@ impl Scheduler {
 
     /// Returns how long to wait before the next look.
     async fn look(&mut self) -> QueueResult<Duration> {
-        if !self.tidied {
+        if !self.is_tidied {
             self.shared.queue.forget_other_schedules(&self.name).await?;
-            self.tidied = true;
+            self.is_tidied = true;
         }
         let position = self.shared.queue.schedule_position(&self.name).await?;
         let done_ms = self.begin(position).await?;
-        self.seen_ms = Some(done_ms);
+        self.done_ms = Some(done_ms);
         let plan = plan(&self.schedule.times, done_ms, position.now_ms);
         if let Some(due_ms) = plan.due_ms {
             self.fire(due_ms, plan.passed_over).await?;
         }
-        if self.full {
+        if self.is_full {
             return Ok(FULL);
         }
         let next = plan.next.unwrap_or(Duration::MAX);
         Ok(if self.shared.idle.has_duty() {
-            next.min(LOOK.0)
+            next.min(LONGEST_WITH_DUTY)
         } else {
-            next.saturating_add(LEAVE_TO_DUTY).min(LOOK.1)
+            next.saturating_add(LEAVE_TO_DUTY).min(LONGEST_WITHOUT)
         })
     }
 
-    /// Gives up to which time the schedule was handled. A schedule that is new begins now: it missed nothing.
+    /// Returns the time up to which the schedule was handled. A new schedule begins now, and has missed
+    /// nothing.
     async fn begin(&self, SchedulePosition { now_ms, done_ms }: SchedulePosition) -> QueueResult<u64> {
         let queue = &self.shared.queue;
         match done_ms {
@@ -115,49 +118,43 @@ impl Scheduler {
                 queue.reset_schedule(&self.name, now_ms).await.map(|()| now_ms)
             }
             None => {
-                // A host with another configuration may have removed the note. If this host has seen it, the
-                // schedule continues there.
-                let done_ms = self.seen_ms.unwrap_or(now_ms);
+                // A host with another configuration may have removed the note. If this host has seen the
+                // note, the schedule continues from it.
+                let done_ms = self.done_ms.unwrap_or(now_ms);
                 queue.begin_schedule(&self.name, done_ms).await.map(|()| done_ms)
             }
         }
     }
 
+    /// Enqueues the task of a time, and logs what became of it.
     async fn fire(&mut self, due_ms: u64, passed_over: bool) -> QueueResult {
-        let queue = self.shared.name.as_ref();
+        let (queue, scheduled_at) = (self.shared.name.as_ref(), due_ms);
         let late = match self.schedule.missed {
             Missed::Once => None,
             Missed::Skip => Some(LATE),
         };
         let fired = self.shared.queue.fire(&self.schedule, due_ms, late).await?;
-        let was_full = std::mem::replace(&mut self.full, fired == Fired::Full);
+        let was_full = std::mem::replace(&mut self.is_full, fired == Fired::Full);
         match fired {
             Fired::Enqueued if passed_over => {
                 tracing::warn!(
                     queue,
-                    scheduled_at = due_ms,
+                    scheduled_at,
                     "times of the schedule passed; there is one task for the last of them"
                 );
             }
-            Fired::Enqueued => {
-                tracing::debug!(queue, scheduled_at = due_ms, "enqueued the task of the schedule");
-            }
-            Fired::Known => {}
-            Fired::Full if was_full => {}
-            Fired::Full => {
+            Fired::Enqueued => tracing::debug!(queue, scheduled_at, "enqueued the task of the schedule"),
+            Fired::Full if !was_full => {
                 tracing::warn!(
                     queue,
-                    scheduled_at = due_ms,
+                    scheduled_at,
                     "the queue is full: the task of the schedule is enqueued when there is room"
                 );
             }
             Fired::TooLate => {
-                tracing::warn!(
-                    queue,
-                    scheduled_at = due_ms,
-                    "a time of the schedule was missed, and is left out"
-                );
+                tracing::warn!(queue, scheduled_at, "a time of the schedule was missed, and is left out");
             }
+            Fired::Known | Fired::Full => {}
         }
         Ok(())
     }
@@ -180,37 +177,24 @@ mod tests {
         ScheduleTimes::new(vec![parse_cron(cron).expect(cron)], parse_zone("UTC").expect("UTC"))
     }
 
-    const MINUTE: u64 = 60_000;
-
     #[test]
-    fn a_time_is_due_from_its_first_millisecond_until_it_is_dealt_with() {
+    fn a_time_is_due_from_its_first_millisecond_and_only_the_last_one_of_many() {
+        const MINUTE: u64 = 60_000;
         let minutely = times("* * * * *");
-        let plan = |done, now| plan(&minutely, done, now);
-        let next = |ms| Some(Duration::from_millis(ms));
-        assert_eq!(plan(0, MINUTE - 1), Plan { due_ms: None, passed_over: false, next: next(1) });
-        assert_eq!(plan(0, MINUTE), Plan { due_ms: Some(MINUTE), passed_over: false, next: next(MINUTE) });
-        assert_eq!(plan(0, 2 * MINUTE - 1), Plan { due_ms: Some(MINUTE), passed_over: false, next: next(1) });
-        assert_eq!(
-            plan(MINUTE, MINUTE + 5),
-            Plan { due_ms: None, passed_over: false, next: next(MINUTE - 5) }
-        );
-    }
-
-    #[test]
-    fn of_many_times_the_last_one_is_due() {
-        let minutely = times("* * * * *");
-        assert_eq!(
-            plan(&minutely, MINUTE, 3 * MINUTE),
-            Plan { due_ms: Some(3 * MINUTE), passed_over: true, next: Some(Duration::from_millis(MINUTE)) }
-        );
-        let year = 365 * 24 * 60;
-        let secondly = times("* * * * * *");
-        assert_eq!(plan(&secondly, 1, year * MINUTE).due_ms, Some(year * MINUTE), "in one step");
-    }
-
-    #[test]
-    fn a_time_that_a_fast_clock_dealt_with_is_not_due_again() {
-        let minutely = times("* * * * *");
-        assert_eq!(plan(&minutely, 5 * MINUTE, 3 * MINUTE).due_ms, None);
+        let table = [
+            (0, MINUTE - 1, None, false, 1),
+            (0, MINUTE, Some(MINUTE), false, MINUTE),
+            (0, 2 * MINUTE - 1, Some(MINUTE), false, 1),
+            (MINUTE, MINUTE + 5, None, false, MINUTE - 5),
+            (MINUTE, 3 * MINUTE, Some(3 * MINUTE), true, MINUTE),
+            // A fast clock has handled later times.
+            (5 * MINUTE, 3 * MINUTE, None, false, MINUTE),
+        ];
+        for (done, now, due_ms, passed_over, next) in table {
+            let expected = Plan { due_ms, passed_over, next: Some(Duration::from_millis(next)) };
+            assert_eq!(plan(&minutely, done, now), expected, "{done} {now}");
+        }
+        let year = 365 * 24 * 60 * MINUTE;
+        assert_eq!(plan(&times("* * * * * *"), 1, year).due_ms, Some(year), "in one step");
     }
 }

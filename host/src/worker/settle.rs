@@ -15,7 +15,7 @@ use crate::queue::settle::DelayStart;
 use crate::queue::{Reason, Settlement, codec};
 use crate::task::{FailureKind, Outcome, SettledAs, Task};
 
-/// `tq-error` is cut at this many characters, so that an error cannot fill the dead letters.
+/// Errors of tasks (`tq-error`) are cut at this many characters, so that they cannot fill the dead letters.
 const MAX_ERROR_CHARS: usize = 500;
 /// The longest wait for the next attempt that a handler may ask for.
 const LONGEST_ASKED: Duration = Duration::from_secs(24 * 3600);
@@ -25,7 +25,7 @@ const LONGEST_DEFERRAL: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The wait of a task that Redis does not let begin.
 const PUT_OFF: Duration = Duration::from_secs(10);
 /// A task with this many crashes runs alone, even if `max_crashes` is higher.
-const CRASHES: u32 = 2;
+const SUSPECT_CRASHES: u32 = 2;
 
 /// A settlement and the name under which it is counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,8 +34,7 @@ pub struct Decision {
     pub label: SettledAs,
 }
 
-/// Decides after an attempt that ended by itself, or that the sandbox ended. `jitter` is a random number from
-/// -1 to 1.
+/// Decides after an attempt that the handler or the sandbox ended. `jitter` is a random number from -1 to 1.
 pub fn decide(outcome: Outcome, task: &Task, rules: &config::QueueRules, jitter: f64) -> Decision {
     match outcome {
         Outcome::Completed { result, effects } => {
@@ -58,8 +57,8 @@ pub fn decide(outcome: Outcome, task: &Task, rules: &config::QueueRules, jitter:
     }
 }
 
-/// Decides after an attempt that failed for a cause outside, if it is not charged. `None`: it is charged, or
-/// failed otherwise.
+/// Decides after an attempt that failed for a cause outside and is not charged, and notes the failure in the
+/// task. `None`: the attempt is charged, or ended otherwise.
 pub(crate) fn after_outage(
     outcome: &Outcome,
     task: &mut Task,
@@ -71,9 +70,11 @@ pub(crate) fn after_outage(
     let before = codec::outages(task);
     let (free, at_ms, least) = match charge {
         Charge::AsUsual => return None,
-        Charge::Held { at_ms, least, keeps } => (if keeps { before.free } else { 0 }, at_ms, least),
-        Charge::Below { most, .. } if before.free >= most => return None,
-        Charge::Below { at_ms, .. } => (before.free + 1, at_ms, Duration::ZERO),
+        Charge::Held { at_ms, least, keeps_count } => {
+            (if keeps_count { before.free } else { 0 }, at_ms, least)
+        }
+        Charge::AfterSome { most, .. } if before.free >= most => return None,
+        Charge::AfterSome { at_ms, .. } => (before.free + 1, at_ms, Duration::ZERO),
     };
     let since_ms = if before.since_ms > 0 { before.since_ms } else { at_ms };
     codec::set_outages(task, Outages { free, since_ms });
@@ -104,12 +105,13 @@ pub fn unrun(task: &Task, rules: &config::QueueRules) -> Option<Decision> {
     failed.or_else(|| delay.map(|delay| delayed(task, delay)))
 }
 
-/// The decision on a task that may run, but waited for its first attempt for longer than the queue allows, or
-/// for any attempt for longer than its producer does. `now_ms` is Redis's clock. `None`: it did not.
+/// The decision on a task that has expired: it waited for its first attempt for longer than the queue allows,
+/// or for any attempt for longer than its producer allows. `now_ms` is Redis's clock. `None`: it has not
+/// expired.
 pub fn expired(task: &Task, rules: &config::QueueRules, now_ms: u64) -> Option<Decision> {
     let times = rules.is_of_celery().then(|| codec::item_times(task, rules).ok()).flatten();
     let expires_ms = times.and_then(|times| times.expires_ms);
-    // Whoever brings a dead letter back wants it to run.
+    // A dead letter that was brought back is to run.
     if expires_ms.is_some_and(|expires| now_ms > expires) && !codec::was_requeued(task) {
         return Some(bury(
             Reason::Expired,
@@ -129,7 +131,7 @@ pub fn expired(task: &Task, rules: &config::QueueRules, now_ms: u64) -> Option<D
 
 /// Whether a task has to run alone, because hosts died while they ran it.
 pub fn is_suspect(task: &Task, rules: &config::QueueRules) -> bool {
-    task.crashes >= rules.max_crashes.min(CRASHES)
+    task.crashes >= rules.max_crashes.min(SUSPECT_CRASHES)
 }
 
 /// The decision on a task with `max_crashes` crashes, the last one while it ran alone.
@@ -152,13 +154,13 @@ pub(crate) fn cannot_begin(why: &str, task: &Task) -> Decision {
     park(PUT_OFF, task.attempt, task.deferrals, &error, SettledAs::Released)
 }
 
-/// Settles a task that was cancelled, after its handler was stopped. Its status says that it was, so that the
-/// script ends it.
+/// Settles a task that was cancelled, after its handler was stopped. The script ends the task because of the
+/// mark in its status.
 pub fn cancelled(task: &Task) -> Decision {
     Decision { label: SettledAs::Cancelled, ..release(task) }
 }
 
-/// Gives a task back after an attempt whose failure the version may have caused: no attempt is used.
+/// Gives a task back after a failure that the version may have caused: no attempt is used.
 pub fn give_back(outcome: &Outcome, task: &Task, delay: Duration) -> Decision {
     let error = match outcome {
         Outcome::Failed { kind, message } => format!("not charged: {}: {message}", kind.into_str()),
@@ -360,12 +362,8 @@ mod tests {
     }
 
     #[test]
-    fn a_release_changes_nothing() {
+    fn a_task_that_is_released_or_given_back_comes_back_as_it_was() {
         assert_eq!(release(&task(2, 1, 0)).settlement, park(0, 2, 1, ""));
-    }
-
-    #[test]
-    fn a_task_that_a_version_spoiled_comes_back_as_it_was() {
         let trap = Outcome::Failed { kind: FailureKind::Trap, message: "unreachable".into() };
         // This is its last attempt.
         let decision = give_back(&trap, &task(3, 1, 1), Duration::from_secs(2));
@@ -386,8 +384,9 @@ mod tests {
             let Outages { free, since_ms } = codec::outages(&task);
             (decision.map(|decision| decision.settlement), (free, since_ms))
         };
-        let below = Charge::Below { most: 2, at_ms: 9 };
-        let held_as = |least, keeps| Charge::Held { at_ms: 9, least: Duration::from_secs(least), keeps };
+        let below = Charge::AfterSome { most: 2, at_ms: 9 };
+        let held_as =
+            |least, keeps_count| Charge::Held { at_ms: 9, least: Duration::from_secs(least), keeps_count };
         let held = |least| held_as(least, false);
         let had = |free| Outages { free, since_ms: 7 };
         assert_eq!(decided(Outages::default(), below), (Some(park(5, 2, 1, error)), (1, 9)));

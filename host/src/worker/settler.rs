@@ -1,13 +1,14 @@
 //! Sends settlements to Redis until each one is answered.
 //!
-//! In: ended attempts. Out: calls that settle all that wait, up to a bound. So a busy queue needs few round
-//! trips, and the attempts of an idle queue do not wait.
+//! In: ended attempts. Out: calls that each settle all attempts that wait, up to a bound. So a busy queue
+//! needs few round trips, and the attempts of an idle queue do not wait.
 //!
 //! There are two lanes, each with at most one call on its way. A call whose reply was lost is sent again with
 //! the same number, and gets the reply of the first call. A settlement that Redis refuses is sent again in a
-//! later call, and does not hold up the others. If Redis refuses a call because of one key or one size, the
-//! call is halved until the attempt with it stands alone, and only this one fails. An attempt that may be too
-//! large for Redis has a call of its own. It fails without being sent if Redis tells a limit that it exceeds.
+//! later call, and does not hold up the others. If Redis refuses a whole call because of a key or its size,
+//! the call is halved until the attempt at fault is alone in a call, and only this attempt fails. An attempt
+//! that may be too large for Redis has a call of its own. It fails without being sent if Redis tells a limit
+//! that it exceeds.
 //!
 //! Settlements that Redis refuses for longer than a lease make the host unready, and are logged as an error.
 //!
@@ -33,13 +34,13 @@ use crate::queue::repeat::Cuts;
 use crate::queue::{Ending, EndingSubject, QueueError, SettleCall, Settled, Settlement, wait};
 use crate::task::{FailureKind, SettledAs};
 
-/// Settlements in one call.
+/// The most settlements of one call.
 const MAX_BATCH: usize = 200;
 /// After a call with this many settlements, the next call waits for [`GATHER`] to collect many again.
 const BUSY: usize = 8;
 const GATHER: Duration = Duration::from_millis(1);
-/// Bytes after which a call takes no more settlements. Each effect and each field counts too, so that this
-/// bounds for how long a call keeps Redis busy (docs/decisions/0011-effects.md).
+/// A call of this many bytes takes no more settlements. Each effect and each field counts as some bytes, so
+/// this bounds for how long a call keeps Redis busy (docs/decisions/0011-effects.md).
 const MAX_BYTES: usize = 1 << 20;
 
 /// The source of ended attempts. The lanes take them one after the other.
@@ -50,7 +51,11 @@ pub(crate) struct Settler {
     pub shared: Arc<SharedQueue>,
     pub lane: usize,
     pub ended: EndedAttempts,
-    /// Told of settlements that Redis refuses for longer than a lease.
+    /// The number of the lane's last call.
+    pub last_call: u64,
+    /// The lanes of a queue log an outage together.
+    pub pace: Pace,
+    /// Has the error while Redis refuses settlements for longer than a lease.
     pub pulse: FetchPulse,
     /// Cancelled when no more attempts can be sent.
     pub drained: CancellationToken,
@@ -60,21 +65,20 @@ pub(crate) struct Settler {
 }
 
 impl Settler {
-    /// Runs the lane. The `pace` of all lanes of a queue logs an outage once.
-    pub(crate) async fn run(self, pace: Pace) {
-        self.settle_all(pace).await;
+    pub(crate) async fn run(mut self) {
+        self.settle_all().await;
         self.shared.notices.sum_up(&self.shared.name, true);
     }
 
-    async fn settle_all(&self, mut pace: Pace) {
+    async fn settle_all(&mut self) {
         let mut refused: Vec<EndedAttempt> = Vec::new();
         let mut again_at = Instant::now();
-        let (mut number, mut last) = (0, 0);
+        let mut last_size = 0;
         loop {
             let mut batch = tokio::select! {
                 biased;
                 () = self.give_up.cancelled() => break,
-                () = tokio::time::sleep_until(again_at), if !refused.is_empty() => take(&mut refused),
+                () = tokio::time::sleep_until(again_at), if !refused.is_empty() => take_batch(&mut refused),
                 () = self.shared.notices.due(), if self.lane == 0 => {
                     self.shared.notices.sum_up(&self.shared.name, false);
                     continue;
@@ -88,25 +92,25 @@ impl Settler {
                             () = tokio::time::sleep_until(again_at) => {}
                             () = self.give_up.cancelled() => break,
                         }
-                        take(&mut refused)
+                        take_batch(&mut refused)
                     }
                 },
             };
-            if last >= BUSY && batch.len() < MAX_BATCH {
+            if last_size >= BUSY && batch.len() < MAX_BATCH {
                 tokio::time::sleep(GATHER).await;
-                // If the other lane waits for ended attempts, that lane takes them.
+                // While the other lane waits for ended attempts, it holds the lock, and takes them.
                 if let Ok(mut waiting) = self.ended.try_lock() {
                     fill(&mut batch, || waiting.try_recv().ok());
                 }
             }
-            last = batch.len();
-            match self.carry_out(batch, &mut number, &mut pace).await {
-                Ok(failed) => {
-                    if let Some(wait) = failed.iter().map(|(_, wait)| *wait).max() {
+            last_size = batch.len();
+            match self.settle(batch).await {
+                Ok(retries) => {
+                    if let Some(wait) = retries.iter().map(|retry| retry.wait).max() {
                         again_at = Instant::now() + wait;
-                        refused.extend(failed.into_iter().map(|(ended, _)| ended));
+                        refused.extend(retries.into_iter().map(|retry| retry.ended));
                     } else if refused.is_empty() {
-                        pace.succeeded();
+                        self.pace.succeeded();
                     }
                     self.note_refused(&mut refused);
                 }
@@ -140,24 +144,16 @@ impl Settler {
         Some(batch)
     }
 
-    /// Settles attempts. Returns the ones to send again, each with the time to wait before. The last call of
-    /// the lane had this `number`.
-    ///
-    /// If the lane has to give up, the error holds all attempts that are not settled.
-    async fn carry_out(
-        &self,
-        batch: Vec<EndedAttempt>,
-        number: &mut u64,
-        pace: &mut Pace,
-    ) -> Result<Vec<(EndedAttempt, Duration)>, Vec<EndedAttempt>> {
+    /// Settles attempts. Returns those to send again. If the lane has to give up, the error holds all
+    /// attempts that are not settled.
+    async fn settle(&mut self, batch: Vec<EndedAttempt>) -> Result<Vec<Retry>, Vec<EndedAttempt>> {
         let (large, batch): (Vec<EndedAttempt>, Vec<EndedAttempt>) =
             batch.into_iter().partition(|ended| ended.ending.is_large());
-        let mut refused = Vec::new();
+        let mut retries = Vec::new();
         let mut calls = Vec::with_capacity(1 + large.len());
         for ended in large {
-            let (queue, consumer) = (&self.shared.queue, &self.shared.consumer);
-            match queue.oversize(consumer, &ended.ending).await {
-                Some(why) => refused.push(self.too_large(ended, &why, pace)),
+            match self.shared.queue.oversize(&self.shared.consumer, &ended.ending).await {
+                Some(why) => retries.push(self.too_large(ended, &why)),
                 None => calls.push(vec![ended]),
             }
         }
@@ -165,48 +161,38 @@ impl Settler {
             calls.push(batch);
         }
         while let Some(batch) = calls.pop() {
-            match self.call(batch, number, pace).await {
-                Ok(again) => refused.extend(again),
+            match self.call(batch).await {
+                Ok(again) => retries.extend(again),
                 Err(NotSettled::Refused(mut batch, refusal)) => {
                     let half = batch.split_off(batch.len() / 2);
                     if !batch.is_empty() {
                         calls.extend([half, batch]);
                         continue;
                     }
-                    refused.extend(half.into_iter().map(|ended| match &refusal {
-                        CallRefusal::Denied(why) => {
-                            (self.decided_again(ended, FailureKind::Effects, why), Duration::ZERO)
-                        }
-                        CallRefusal::TooLarge(why) => self.too_large(ended, why, pace),
+                    retries.extend(half.into_iter().map(|ended| match &refusal {
+                        CallRefusal::Denied(why) => self.as_failed(ended, FailureKind::Effects, why),
+                        CallRefusal::TooLarge(why) => self.too_large(ended, why),
                     }));
                 }
-                Err(NotSettled::GaveUp(batch)) => {
-                    let refused = refused.into_iter().map(|(ended, _)| ended);
-                    return Err(batch
-                        .into_iter()
-                        .chain(calls.into_iter().flatten())
-                        .chain(refused)
-                        .collect());
+                Err(NotSettled::GaveUp(mut unsettled)) => {
+                    unsettled.extend(calls.into_iter().flatten());
+                    unsettled.extend(retries.into_iter().map(|retry| retry.ended));
+                    return Err(unsettled);
                 }
             }
         }
-        Ok(refused)
+        Ok(retries)
     }
 
-    /// Sends one call until Redis replies. Returns the attempts that are to be sent again, each with the time
-    /// to wait before.
+    /// Sends one call until Redis replies. Returns the attempts to send again.
     ///
     /// A call that Redis refuses for its size may have been carried out by an earlier try. So Redis is asked
-    /// what became of it before its attempts are settled in another way.
-    async fn call(
-        &self,
-        mut batch: Vec<EndedAttempt>,
-        number: &mut u64,
-        pace: &mut Pace,
-    ) -> Result<Vec<(EndedAttempt, Duration)>, NotSettled> {
-        let (queue, consumer) = (&self.shared.queue, &*self.shared.consumer);
-        *number += 1;
-        let call = SettleCall { lane: self.lane, number: *number };
+    /// for the results of such a call before its attempts are settled in another way.
+    async fn call(&mut self, mut batch: Vec<EndedAttempt>) -> Result<Vec<Retry>, NotSettled> {
+        let shared = self.shared.clone();
+        let (queue, consumer) = (&shared.queue, &*shared.consumer);
+        self.last_call += 1;
+        let call = SettleCall { lane: self.lane, number: self.last_call };
         let (mut refusal, mut cuts) = (None, Cuts::default());
         let replies = loop {
             for ended in &mut batch {
@@ -234,12 +220,13 @@ impl Settler {
                 },
                 () = self.give_up.cancelled() => return Err(NotSettled::GaveUp(batch)),
             };
-            // The keys of an attempt without effects are the host's own, so the call is worth another try.
+            // Without effects, a call has the host's own keys only, so it is worth another try.
             if error.is_denied_key() && batch.iter().any(|ended| ended.ending.effects().is_some()) {
                 return Err(NotSettled::Refused(batch, CallRefusal::Denied(chain(&error))));
             }
+            let wait = self.failed(&error);
             tokio::select! {
-                () = tokio::time::sleep(self.failed(&error, pace)) => {}
+                () = tokio::time::sleep(wait) => {}
                 () = self.give_up.cancelled() => return Err(NotSettled::GaveUp(batch)),
             }
             let is_large = batch.iter().any(|ended| ended.ending.is_large());
@@ -250,37 +237,37 @@ impl Settler {
                 refusal = Some(CallRefusal::TooLarge(why));
             }
         };
-        let mut refused = Vec::new();
+        let mut retries = Vec::new();
         for (ended, reply) in batch.into_iter().zip(replies) {
             match reply {
                 Ok(settled) => self.settled(ended, settled),
-                Err(error) => refused.push(match error.conflict() {
-                    Some(why) => (self.decided_again(ended, FailureKind::Effects, why), Duration::ZERO),
-                    None => (ended, self.failed(&error, pace)),
+                Err(error) => retries.push(match error.conflict() {
+                    Some(why) => self.as_failed(ended, FailureKind::Effects, why),
+                    None => Retry { ended, wait: self.failed(&error) },
                 }),
             }
         }
-        self.shared.settled.notify_one();
-        Ok(refused)
+        shared.settled.notify_one();
+        Ok(retries)
     }
 
-    /// Notes an error, and gives how long to wait before the next try.
-    fn failed(&self, error: &QueueError, pace: &mut Pace) -> Duration {
+    /// Notes an error. Returns how long to wait before the next try.
+    fn failed(&mut self, error: &QueueError) -> Duration {
         self.note_failure(chain(error), !error.may_pass());
-        pace.failed(error)
+        self.pace.failed(error)
     }
 
     fn note_failure(&self, error: String, is_refused: bool) {
         {
             let mut unsettled = self.shared.unsettled.lock();
             let lane = unsettled[self.lane].get_or_insert_with(Unsettled::now);
-            lane.error = error;
+            lane.last_error = error;
             lane.is_refused |= is_refused;
         }
-        self.tell_unsettled();
+        self.log_unsettled();
     }
 
-    /// Notes which settlements of this lane are still refused after a call.
+    /// Notes since when the settlements of this lane are refused that are `refused` after a call.
     fn note_refused(&self, refused: &mut [EndedAttempt]) {
         if refused.is_empty() && self.shared.unsettled.lock()[self.lane].is_none() {
             return;
@@ -294,38 +281,38 @@ impl Settler {
                 (lane, _) => *lane = None,
             }
         }
-        self.tell_unsettled();
+        self.log_unsettled();
     }
 
-    /// Tells of settlements that Redis refuses for longer than a lease. The fetcher tells of outages.
-    fn tell_unsettled(&self) {
+    /// Logs settlements that Redis refuses for longer than a lease, and makes the host unready. The fetcher
+    /// does so in an outage.
+    fn log_unsettled(&self) {
         let lease = self.shared.queue.rules.lease;
         let mut unsettled = self.shared.unsettled.lock();
         for lane in unsettled.iter_mut().flatten() {
-            if lane.is_overdue(lease) && !std::mem::replace(&mut lane.is_told, true) {
-                let (queue, error) = (self.shared.name.as_ref(), &lane.error);
+            if lane.is_overdue(lease) && !std::mem::replace(&mut lane.is_logged, true) {
+                let (queue, error) = (self.shared.name.as_ref(), &lane.last_error);
                 let seconds = lane.since.elapsed().as_secs();
                 tracing::error!(queue, seconds, error, "Redis refuses to settle tasks; they stay unsettled");
             }
         }
         let overdue = unsettled.iter().flatten().find(|lane| lane.is_overdue(lease));
-        self.pulse.unsettled(overdue.map(|lane| format!("tasks cannot be settled: {}", lane.error)));
+        self.pulse.unsettled(overdue.map(|lane| format!("tasks cannot be settled: {}", lane.last_error)));
     }
 
-    /// An attempt whose output is too large for Redis counts as failed. One that failed already is settled
-    /// again: the limit is lower than when its task came, and may be raised.
-    fn too_large(&self, ended: EndedAttempt, why: &str, pace: &mut Pace) -> (EndedAttempt, Duration) {
+    /// Decides on an attempt that is too large for Redis. A completed attempt counts as failed. An attempt
+    /// that failed already is sent again: the limit is lower than when its task came, and may be raised.
+    fn too_large(&mut self, ended: EndedAttempt, why: &str) -> Retry {
         if ended.ending.may_fail() {
-            return (self.decided_again(ended, FailureKind::OutputTooLarge, why), Duration::ZERO);
+            return self.as_failed(ended, FailureKind::OutputTooLarge, why);
         }
         self.note_failure(why.to_owned(), true);
-        let wait = pace.failed(&self.shared.queue.refused("settle", why));
-        (ended, wait)
+        let wait = self.pace.failed(&self.shared.queue.refused("settle", why));
+        Retry { ended, wait }
     }
 
-    /// A completed attempt whose effects or result Redis refuses for good counts as failed.
-    fn decided_again(&self, ended: EndedAttempt, kind: FailureKind, why: &str) -> EndedAttempt {
-        let mut ended = ended;
+    /// Settles a completed attempt as failed, because Redis refuses its effects or result for good.
+    fn as_failed(&self, mut ended: EndedAttempt, kind: FailureKind, why: &str) -> Retry {
         let jitter = fastrand::f64() * 2.0 - 1.0;
         if let EndingSubject::Task(task) = ended.ending.subject() {
             let rules = &self.shared.queue.rules;
@@ -343,9 +330,10 @@ impl Settler {
             ended.label = decision.label;
             ended.ending.settle_as(decision.settlement, kind);
         }
-        ended
+        Retry { ended, wait: Duration::ZERO }
     }
 
+    /// Counts and logs the result of a settlement, and wakes the loops that work on what it left in Redis.
     fn settled(&self, ended: EndedAttempt, settled: Settled) {
         let EndedAttempt { ending, label, owned, .. } = ended;
         let is_done = matches!(settled, Settled::Done | Settled::Unfinished);
@@ -363,10 +351,10 @@ impl Settler {
         match settled {
             Settled::Done | Settled::Unfinished => self.shared.metrics.settled(label),
             Settled::Overtaken => tracing::debug!(task = &*ending.subject().id(), "was settled before"),
-            Settled::Duplicate => self.shared.dropped_duplicate(&ending.subject().id()),
+            Settled::Duplicate => self.shared.count_duplicate(&ending.subject().id()),
         }
         if self.shared.queue.rules.on_end.is_relayed() {
-            self.shared.left.notify_one();
+            self.shared.relay_wanted.notify_one();
         }
         match ending.settlement() {
             Settlement::Park { .. } => self.shared.parked.notify_one(),
@@ -379,16 +367,18 @@ impl Settler {
             _ => {}
         }
         if is_done {
-            self.tell(&ending, label);
+            self.log_failure(&ending, label);
         }
         drop(owned);
     }
 
-    /// Logs a failure, as far as there is a line for it.
-    fn tell(&self, ending: &Ending, label: SettledAs) {
+    /// Logs an attempt that failed, if there is a line for it.
+    fn log_failure(&self, ending: &Ending, label: SettledAs) {
         let (queue, notices) = (&*self.shared.name, &self.shared.notices);
-        let task = || ending.subject().id();
-        let attempt = match ending.subject() {
+        let subject = ending.subject();
+        let id = subject.id();
+        let task = &*id;
+        let attempt = match subject {
             EndingSubject::Task(task) => Some(task.attempt),
             EndingSubject::Malformed(_) => None,
         };
@@ -397,25 +387,16 @@ impl Settler {
         match ending.settlement() {
             Settlement::Bury { reason, error } => {
                 if let Some(more) = notices.admit(NoticeKind::Dead) {
-                    let (task, reason) = (task(), reason.into_str());
-                    tracing::warn!(
-                        queue,
-                        task = &*task,
-                        attempt,
-                        version,
-                        reason,
-                        error,
-                        more,
-                        "dead-lettered"
-                    );
+                    let reason = reason.into_str();
+                    tracing::warn!(queue, task, attempt, version, reason, error, more, "dead-lettered");
                 }
             }
             Settlement::Park { delay, error, .. } if is_failure(label) => {
                 if let Some(more) = notices.admit(NoticeKind::Retry) {
-                    let (task, outcome, again_in_ms) = (task(), label.into_str(), ms(*delay));
+                    let (outcome, again_in_ms) = (label.into_str(), ms(*delay));
                     tracing::warn!(
                         queue,
-                        task = &*task,
+                        task,
                         attempt,
                         version,
                         outcome,
@@ -430,11 +411,11 @@ impl Settler {
         }
     }
 
-    /// Tells of tasks that an attempt enqueued: their aliases are noted, and the promoters of other queues
-    /// learn of those that are delayed.
+    /// Notes the aliases of the tasks that an attempt has enqueued, and asks all hosts to look for the
+    /// delayed ones.
     fn enqueued(&self, effects: &Effects) {
         if effects.tasks().iter().any(|task| task.is_relayed) {
-            self.shared.left.notify_one();
+            self.shared.relay_wanted.notify_one();
         }
         let aliased = self.shared.queue.aliased(effects);
         if !aliased.is_empty() {
@@ -462,21 +443,28 @@ fn is_failure(label: SettledAs) -> bool {
     matches!(label, SettledAs::Retried | SettledAs::GivenBack | SettledAs::Unavailable)
 }
 
+/// An attempt that is to be sent again, not before the end of `wait`.
+struct Retry {
+    ended: EndedAttempt,
+    wait: Duration,
+}
+
 /// Why a call settled none of its attempts.
 enum NotSettled {
+    /// The lane has to give up.
     GaveUp(Vec<EndedAttempt>),
-    /// Redis refuses one of them, or all of them together.
+    /// Redis refuses one of the attempts, or all of them together.
     Refused(Vec<EndedAttempt>, CallRefusal),
 }
 
-/// Why Redis refuses a call, whenever it is sent.
+/// Why Redis refuses a call for good.
 enum CallRefusal {
-    /// A key of the effects is denied.
+    /// The user of Redis may not use a key of the effects.
     Denied(String),
     TooLarge(String),
 }
 
-/// Adds attempts, up to the bounds of a call.
+/// Adds attempts to a batch, up to the bounds of a call.
 fn fill(batch: &mut Vec<EndedAttempt>, mut next: impl FnMut() -> Option<EndedAttempt>) {
     let mut bytes: usize = batch.iter().map(|ended| ended.ending.bytes()).sum();
     while batch.len() < MAX_BATCH
@@ -489,7 +477,7 @@ fn fill(batch: &mut Vec<EndedAttempt>, mut next: impl FnMut() -> Option<EndedAtt
 }
 
 /// Takes as many refused attempts as fit into one call.
-fn take(refused: &mut Vec<EndedAttempt>) -> Vec<EndedAttempt> {
+fn take_batch(refused: &mut Vec<EndedAttempt>) -> Vec<EndedAttempt> {
     let (mut batch, mut rest) = (Vec::new(), std::mem::take(refused).into_iter());
     fill(&mut batch, || rest.next());
     *refused = rest.collect();
@@ -534,7 +522,11 @@ mod tests {
             while let Ok(ended) = waiting.try_recv() {
                 batch.push(ended);
             }
-            assert_eq!((take(&mut batch).len(), batch.len()), (together, 5 - together), "{fields} {written}");
+            assert_eq!(
+                (take_batch(&mut batch).len(), batch.len()),
+                (together, 5 - together),
+                "{fields} {written}"
+            );
         }
     }
 }

@@ -14,7 +14,7 @@ use super::capacity::QueueCapacity;
 use super::ended::{EndedAttempt, Room};
 use super::holding::Holding;
 use super::idle::IdleState;
-use super::inflight::{Inflight, Ownership};
+use super::inflight::{Inflight, OwnedTask, Ownership};
 use super::limits::KnownLimits;
 use super::metrics::QueueMetrics;
 use super::notices::{NoticeKind, Notices, first_few};
@@ -30,13 +30,13 @@ use crate::shutdown::Stop;
 use crate::task::SettledAs;
 use crate::telemetry::Traces;
 
-/// Calls that settle tasks and may be on their way at once.
+/// How many calls that settle tasks may be on their way at once.
 pub(crate) const LANES: usize = 2;
 
-/// The run of an attempt.
+/// The duration and the record of an attempt that ran to its end.
 pub(crate) struct Ran {
     pub duration: Duration,
-    /// The record that is kept of it if it does not complete its task.
+    /// The record that is kept of the attempt if it does not complete its task.
     pub record: Option<Box<AttemptRecord>>,
 }
 
@@ -63,19 +63,20 @@ pub(crate) struct SharedQueue {
     /// Notified when this host parks a task, and when the lookout finds delayed tasks.
     pub parked: Notify,
     /// Notified when attempts of this host have left tasks for queues in other slots, and when the lookout
-    /// finds such tasks (`sweeps`): then those of all hosts are meant.
-    pub left: Notify,
-    pub sweeps: AtomicBool,
-    /// Notified when settlements of this host are known.
+    /// finds such tasks of any host.
+    pub relay_wanted: Notify,
+    /// Whether the tasks that other hosts have left are to be relayed, too.
+    pub relays_all: AtomicBool,
+    /// Notified when Redis has answered a call that settles tasks of this host.
     pub settled: Notify,
     /// Notified when entries of another program have to be taken over before new ones are read.
-    pub older: Notify,
+    pub takeover_wanted: Notify,
     pub idle: IdleState,
     /// Whether something outside is down.
     pub holding: Arc<Holding>,
     /// The limits that an operator has set.
     pub limits: KnownLimits,
-    /// Notified when tasks begin that have no status in Redis yet.
+    /// Notified when tasks begin without PROCESSING as their status in Redis.
     pub begun: Notify,
     /// A claim failed, so Redis may have delivered entries that this host never received.
     pub unseen: AtomicBool,
@@ -89,33 +90,36 @@ pub(crate) struct SharedQueue {
     pub runners: TaskTracker,
 }
 
-/// Settlements that fail.
+/// The settlements of one lane, while they fail.
 #[derive(Debug)]
 pub(crate) struct Unsettled {
     pub since: Instant,
-    /// The last error.
-    pub error: String,
-    /// Redis answers, and refuses them.
+    pub last_error: String,
+    /// Redis answers, and refuses to settle.
     pub is_refused: bool,
-    /// The log has told of them.
-    pub is_told: bool,
+    /// The log has an error about these settlements.
+    pub is_logged: bool,
 }
 
 impl Unsettled {
     pub(crate) fn now() -> Unsettled {
-        Unsettled { since: Instant::now(), error: String::new(), is_refused: false, is_told: false }
+        Unsettled { since: Instant::now(), last_error: String::new(), is_refused: false, is_logged: false }
     }
 
-    /// Whether Redis refuses them for longer than a lease.
+    /// Whether Redis has refused to settle for longer than a lease.
     pub(crate) fn is_overdue(&self, lease: Duration) -> bool {
         self.is_refused && self.since.elapsed() > lease
     }
 }
 
 impl SharedQueue {
-    /// Hands an ended attempt to the settler, and waits while `room` is full.
-    ///
-    /// `ran` is none if the attempt did not run.
+    /// Settles a task whose attempt did not run to its end.
+    pub(crate) async fn settle_unrun(&self, (task, owned): OwnedTask, plugin: &Arc<str>, decision: Decision) {
+        self.settle(EndingSubject::Task(Box::new(task)), plugin.clone(), None, decision, owned).await;
+    }
+
+    /// Hands an ended attempt to the settler, and waits while `room` is full. `ran` is `None` if the attempt
+    /// did not run to its end.
     pub(crate) async fn settle(
         &self,
         subject: EndingSubject,
@@ -125,10 +129,11 @@ impl SharedQueue {
         owned: Ownership,
     ) {
         let (ran, record) = ran.map_or((None, None), |Ran { duration, record }| (Some(duration), record));
-        // Where few tasks may run beside each other, only the owner completes one, and none is plain.
-        // The short form has no place for the span, which the task that tells of the end names.
+        // The short form of a settlement, for tasks without a status, has no place for the span, which the
+        // task of `on_end.completed` names.
         let tells_span =
             self.traces.are_sent() && self.queue.rules.on_end.completed.is_some() && ran.is_some();
+        // Where turns are limited, no task is plain, and only the owner of a task completes it.
         let is_known = owned.settling() || self.queue.rules.turns.are_limited() || tells_span;
         if let (EndingSubject::Task(task), Settlement::Park { delay, .. }) = (&subject, &decision.settlement)
             && self.queue.needs_its_alias_kept(*delay)
@@ -147,15 +152,19 @@ impl SharedQueue {
         }
     }
 
+    /// The last error of settlements that fail.
+    pub(crate) fn settle_error(&self) -> Option<String> {
+        self.unsettled.lock().iter().flatten().map(|lane| lane.last_error.clone()).next()
+    }
+
     /// Whether a read may wait for entries in Redis. A queue that shares the host's capacity must hold no
     /// permit while its stream is empty, and one with limits of its own reads by a script, which cannot wait.
     pub(crate) fn may_block_in_read(&self) -> bool {
         !self.capacity.is_shared() && !self.queue.rules.turns.are_limited()
     }
 
-    /// Where few tasks may run beside each other, stops the attempts whose leases end soon and could not be
-    /// renewed, before another host can take over their tasks. The rest of the lease is for the handler to
-    /// stop.
+    /// Where turns are limited, stops the attempts whose leases end soon and could not be renewed, before
+    /// another host can take over their tasks. The rest of the lease is for the handler to stop.
     pub(crate) fn give_up_late_attempts(&self) {
         if !self.queue.rules.turns.are_limited() {
             return;
@@ -188,16 +197,24 @@ impl SharedQueue {
         }
     }
 
-    /// Logs that Redis refused one step of a task, while it did the same for others.
-    pub(crate) fn tell_refused(&self, kind: NoticeKind, task: &str, why: &str) {
+    /// Logs that Redis refused one step of a task. It may have carried out the step for other tasks.
+    pub(crate) fn log_refused(&self, kind: NoticeKind, task: &str, why: &str) {
         if let Some(more) = self.notices.admit(kind) {
             let (queue, step) = (self.name.as_ref(), kind.step());
             tracing::warn!(queue, task, step, why, more, "Redis refused a step of a task; trying again");
         }
     }
 
+    /// Counts a task that was cancelled while it ran.
+    pub(crate) fn count_cancelled(&self, task: &str) {
+        self.metrics.settled(SettledAs::Cancelled);
+        if let Some(more) = self.notices.admit(NoticeKind::Cancelled) {
+            tracing::info!(queue = self.name.as_ref(), task, more, "cancelled while it ran");
+        }
+    }
+
     /// Counts a task that Redis has dropped without a run, because it is a duplicate.
-    pub(crate) fn dropped_duplicate(&self, task: &str) {
+    pub(crate) fn count_duplicate(&self, task: &str) {
         self.metrics.settled(SettledAs::Duplicate);
         if let Some(more) = self.notices.admit(NoticeKind::Duplicate) {
             let queue = self.name.as_ref();

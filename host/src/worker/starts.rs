@@ -8,60 +8,57 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use super::host_time::FirstPoll;
-use super::inflight::Ownership;
+use super::inflight::OwnedTask;
 use crate::guarded::Guarded;
 use crate::plugins::Version;
-use crate::task::Task;
 
-/// The line of attempts, the number of workers that begin them, and how long their first polls take.
-#[derive(Default)]
-pub(crate) struct Starts {
-    line: Guarded<StartQueue>,
-    pub first_poll: FirstPoll,
-}
-
-#[derive(Default)]
-struct StartQueue {
-    pending: VecDeque<PendingAttempt>,
-    workers: usize,
-}
-
+/// An attempt at a task, or at the tasks of a batch, that is to begin.
 pub(crate) struct PendingAttempt {
     pub version: Arc<Version>,
-    pub members: Vec<(Task, Ownership)>,
+    pub tasks: Vec<OwnedTask>,
 }
 
 /// A batch that may still grow.
 pub(crate) struct OpenBatch {
-    pub version: Arc<Version>,
-    pub members: Vec<(Task, Ownership)>,
-    /// Notified when it does not grow any more.
+    pub attempt: PendingAttempt,
+    /// Notified when no more tasks are added to the batch.
     pub ended: Arc<Notify>,
 }
 
+/// The line of attempts, and how long their first polls take.
+#[derive(Default)]
+pub(crate) struct Starts {
+    line: Guarded<StartLine>,
+    pub first_poll: FirstPoll,
+}
+
+#[derive(Default)]
+struct StartLine {
+    pending: VecDeque<PendingAttempt>,
+    /// The number of workers that begin the pending attempts.
+    workers: usize,
+}
+
 impl Starts {
-    /// Adds an attempt. Returns whether a worker is needed, because none is at work.
-    pub(crate) fn add(&self, version: &Arc<Version>, members: Vec<(Task, Ownership)>) -> bool {
-        let mut queue = self.line.lock();
-        queue.pending.push_back(PendingAttempt { version: version.clone(), members });
-        let is_first = queue.workers == 0;
-        if is_first {
-            queue.workers = 1;
-        }
-        is_first
+    /// Adds an attempt. Returns whether the caller has to start a worker, because none is at work.
+    pub(crate) fn add(&self, attempt: PendingAttempt) -> bool {
+        let mut line = self.line.lock();
+        line.pending.push_back(attempt);
+        let needs_worker = line.workers == 0;
+        line.workers += usize::from(needs_worker);
+        needs_worker
     }
 
-    /// The attempt that a worker begins next, and whether another worker is needed for the rest.
-    ///
-    /// `None`: nothing is left, and the worker ends.
-    pub(crate) fn next(&self, most: usize) -> Option<(PendingAttempt, bool)> {
-        let mut queue = self.line.lock();
-        let Some(next) = queue.pending.pop_front() else {
-            queue.workers -= 1;
+    /// Returns the attempt that a worker begins next, and whether this worker has to start another one, of
+    /// which there are at most `most_workers`. `None`: no attempt is left, and the worker ends.
+    pub(crate) fn next(&self, most_workers: usize) -> Option<(PendingAttempt, bool)> {
+        let mut line = self.line.lock();
+        let Some(next) = line.pending.pop_front() else {
+            line.workers -= 1;
             return None;
         };
-        let is_wanted = !queue.pending.is_empty() && queue.workers < most;
-        queue.workers += usize::from(is_wanted);
-        Some((next, is_wanted))
+        let needs_worker = !line.pending.is_empty() && line.workers < most_workers;
+        line.workers += usize::from(needs_worker);
+        Some((next, needs_worker))
     }
 }

@@ -33,7 +33,7 @@ impl StatusWriter {
                 loop {
                     let (tasks, next) = self.shared.inflight.take_unreported(AFTER, Instant::now());
                     for some in tasks.chunks(gate::MAX_BATCH) {
-                        self.tell(some).await;
+                        self.write(some).await;
                     }
                     let Some(next) = next else { break };
                     tokio::time::sleep(next).await;
@@ -43,28 +43,25 @@ impl StatusWriter {
         stop.run_until_cancelled(steps).await;
     }
 
-    async fn tell(&self, tasks: &[Arc<OwnedEntry>]) {
+    async fn write(&self, tasks: &[Arc<OwnedEntry>]) {
         let shared = &self.shared;
         // There may be no version any more: the attempts run on the version that was active at their start.
         let plugin = shared.versions.borrow().as_ref().map(|version| version.label()).unwrap_or_default();
         let starts = || tasks.iter().map(|task| start(task)).collect();
         let begun = gate::begin(shared, &plugin, starts).await;
-        tasks.iter().zip(begun).for_each(|(task, begun)| self.told(task, begun));
+        tasks.iter().zip(begun).for_each(|(task, begun)| self.written(task, begun));
     }
 
-    fn told(&self, task: &OwnedEntry, begun: Begun) {
+    fn written(&self, task: &OwnedEntry, begun: Begun) {
         let shared = &self.shared;
-        let queue = shared.name.as_ref();
         // An attempt that has ended meanwhile is not in the table any more, and its own settlement counts.
         match begun {
             Begun::Owned { .. } => {}
             Begun::Cancelled if shared.inflight.mark_lost(&task.id) => {
-                if let Some(more) = shared.notices.admit(NoticeKind::Cancelled) {
-                    tracing::info!(queue, task = task.task_id, more, "cancelled while it ran");
-                }
-                shared.metrics.settled(SettledAs::Cancelled);
+                shared.count_cancelled(&task.task_id);
             }
             Begun::Duplicate if shared.inflight.mark_lost(&task.id) => {
+                let queue = shared.name.as_ref();
                 tracing::info!(queue, task = task.task_id, "stopped: another task has its id");
                 shared.metrics.settled(SettledAs::Duplicate);
             }
@@ -79,7 +76,7 @@ impl StatusWriter {
             | Begun::Gone
             | Begun::Crashed
             | Begun::PutOff => {}
-            Begun::Refused(why) => shared.tell_refused(NoticeKind::BeginRefused, &task.task_id, &why),
+            Begun::Refused(why) => shared.log_refused(NoticeKind::BeginRefused, &task.task_id, &why),
         }
     }
 }

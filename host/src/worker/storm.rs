@@ -1,9 +1,8 @@
-//! Tells what happens to many queues at once only once: the first lines as they are, and one for all others.
+//! Bounds the lines of the log about a cause that all queues have in common, such as a Redis that is away:
+//! the first lines are written as they are, and one line counts all others.
 //!
-//! In: a line that a loop would write. Out: whether it writes it. A host with hundreds of queues meets one
-//! cause, such as a Redis that is away, in every loop of every queue.
-//!
-//! The counts are those of the process, which has one Redis.
+//! In: a line that a loop wants to write. Out: whether it may. The counts are those of the process, which has
+//! one Redis.
 //!
 //! Not here: lines about single tasks (`notices`), when a loop tells of an outage again (`pace`).
 
@@ -17,7 +16,7 @@ use crate::guarded::Guarded;
 /// Lines of one kind that are written as they are, in each [`WINDOW`].
 const LINES: usize = 8;
 const WINDOW: Duration = Duration::from_secs(30);
-/// How long the line about all others waits for them.
+/// How long the line about all others waits for further ones.
 const GATHER: Duration = Duration::from_secs(2);
 
 /// Calls to Redis that fail.
@@ -75,8 +74,8 @@ impl Storm {
         false
     }
 
-    /// How many lines were left out, of how many queues. They gather for a moment after the first ones, and
-    /// then for a window.
+    /// Takes the number of lines that were left out, and of their queues, if it is time for the line about
+    /// them: [`GATHER`] after the first line, or a [`WINDOW`] after it if there was such a line before.
     fn left_out(&self, now: Instant) -> Option<(u64, usize)> {
         let mut state = self.state.lock();
         let wait = if state.is_summed { WINDOW } else { GATHER };
@@ -90,7 +89,7 @@ impl Storm {
     }
 }
 
-/// Writes the lines about all others, until it is dropped.
+/// Writes the lines about all others, until this future is dropped.
 pub(crate) async fn sum_up() {
     loop {
         tokio::time::sleep(GATHER).await;

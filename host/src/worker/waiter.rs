@@ -13,7 +13,7 @@
 //! nodes of a cluster do not answer, the seats of their queues end.
 //!
 //! While no entries arrive, the queues are woken in turn and read for themselves. This shows that reads work,
-//! and finds work that no entry announces.
+//! and finds tasks to take over, which no new entry announces.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,9 +37,9 @@ const MANY: usize = 50;
 /// The delay before the round that follows a wake, if there are more than [`MANY`] streams. The woken queues
 /// claim in this time. So rounds take only a part of Redis's time, and one round finds many entries.
 const AFTER_MANY: Duration = Duration::from_millis(1);
-/// The time between two questions for the stream of signals, while it cannot be read.
+/// The time between two tries to find the position in the stream of signals.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
-/// A last round older than this does not show that Redis is reachable.
+/// A round that ended longer ago than this does not show that Redis is reachable.
 const FRESH: Duration = Duration::from_secs(4);
 
 /// Waits for the queues of one host. Clones share it.
@@ -68,10 +68,10 @@ struct RestingQueue {
     position: StreamPosition,
     pulse: FetchPulse,
     stage: watch::Sender<Stage>,
-    /// The time of its last look.
-    since: Instant,
-    /// Its fetcher is awake and beats its own pulse.
-    awake: bool,
+    /// When the queue was last woken to look.
+    last_look: Instant,
+    /// Its fetcher is awake and beats the pulse itself.
+    is_awake: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,9 +94,9 @@ pub(crate) struct Seat {
 pub(crate) enum Wake {
     /// There may be new entries. The waiter now waits for the entries after them.
     New,
-    /// It is to read for itself, as it has waited the longest.
+    /// The queue is to read for itself, as its last look is the longest ago.
     Look,
-    /// The seat has ended: the waiter does not wait for this queue.
+    /// The seat has ended: the waiter does not wait for this queue any more.
     Ended,
 }
 
@@ -119,17 +119,16 @@ impl Waiter {
         seats.next += 1;
         let sender = watch::Sender::new(Stage::Entered);
         let stage = sender.subscribe();
-        seats
-            .resting
-            .insert(id, RestingQueue { position, pulse, stage: sender, since: Instant::now(), awake: false });
+        let (last_look, is_awake) = (Instant::now(), false);
+        seats.resting.insert(id, RestingQueue { position, pulse, stage: sender, last_look, is_awake });
         Seat { waiter: self.clone(), id, stage }
     }
 
-    /// Whether Redis answered in the last round, or the error. Waits up to two rounds for the first one.
+    /// Whether Redis answered in the last round; if not, the error. Waits up to two rounds for the first one.
     pub(crate) async fn redis_is_there(&self) -> Result<(), String> {
         let mut redis = self.0.redis.subscribe();
-        let said = tokio::time::timeout(BLOCK * 2, redis.wait_for(Option::is_some)).await;
-        match said.ok().and_then(Result::ok).and_then(|said| said.clone()) {
+        let last = tokio::time::timeout(BLOCK * 2, redis.wait_for(Option::is_some)).await;
+        match last.ok().and_then(Result::ok).and_then(|last| last.clone()) {
             Some(Err(why)) => Err(why),
             Some(Ok(at)) if at.elapsed() > FRESH => {
                 Err(format!("no answer for {} s", at.elapsed().as_secs()))
@@ -161,7 +160,7 @@ impl Waiter {
                         pace.succeeded();
                         self.0.redis.send_replace(Some(Ok(Instant::now())));
                         self.beat_all();
-                        self.wake_longest(&mut last_look);
+                        self.wake_to_look(&mut last_look);
                     }
                     Err(error) => {
                         signals = SignalStream::default();
@@ -222,17 +221,15 @@ impl Waiter {
     /// Wakes the queues that wait for this stream.
     fn wake(&self, found: &StreamPosition) {
         let mut seats = self.0.seats.lock();
-        for resting in seats
-            .resting
-            .values_mut()
-            .filter(|resting| resting.is_waited_for() && resting.position.stream == found.stream)
-        {
-            resting.position = found.clone();
-            resting.stage.send_replace(Stage::Woken(Wake::New));
+        for resting in seats.resting.values_mut() {
+            if resting.is_waited_for() && resting.position.stream == found.stream {
+                resting.position = found.clone();
+                resting.stage.send_replace(Stage::Woken(Wake::New));
+            }
         }
     }
 
-    /// Ends the seats of these queues, of those that were part of a round.
+    /// Ends the seats of these queues, as far as they were part of a round.
     fn end(&self, is_meant: impl Fn(&RestingQueue) -> bool) {
         self.0.seats.lock().resting.retain(|_, resting| {
             let ends = resting.is_waited_for() && is_meant(resting);
@@ -246,19 +243,21 @@ impl Waiter {
     /// Beats the pulse of every resting queue, because Redis answered.
     fn beat_all(&self) {
         let seats = self.0.seats.lock();
-        let waited_for = seats.resting.values().filter(|resting| !resting.awake && resting.is_waited_for());
-        waited_for.for_each(|resting| resting.pulse.beat(FetchState::Reading));
+        let waiting = seats.resting.values().filter(|resting| !resting.is_awake && resting.is_waited_for());
+        waiting.for_each(|resting| resting.pulse.beat(FetchState::Reading));
     }
 
-    fn wake_longest(&self, last_look: &mut Instant) {
+    /// Wakes the queue whose last look is the longest ago, if it is time for a look.
+    fn wake_to_look(&self, last_look: &mut Instant) {
         let mut seats = self.0.seats.lock();
         if last_look.elapsed() < seats.look_every {
             return;
         }
         *last_look = Instant::now();
-        let waiting = seats.resting.values_mut().filter(|resting| !resting.awake && resting.is_waited_for());
-        if let Some(first) = waiting.min_by_key(|resting| resting.since) {
-            first.since = *last_look;
+        let waiting =
+            seats.resting.values_mut().filter(|resting| !resting.is_awake && resting.is_waited_for());
+        if let Some(first) = waiting.min_by_key(|resting| resting.last_look) {
+            first.last_look = *last_look;
             first.stage.send_replace(Stage::Woken(Wake::Look));
         }
     }
@@ -272,9 +271,9 @@ struct SignalStream {
 }
 
 impl SignalStream {
-    /// Finds out from where to wait for signals. Without them hosts only look at intervals: the key may have
-    /// another type, access may be denied, or its node of a cluster may be away, which holds up no queue of
-    /// other nodes.
+    /// Finds the position from which to wait for signals. Without one, hosts only look at intervals: if the
+    /// key has another type, if access is denied, or if its node of a cluster is away, which must not hold up
+    /// queues of other nodes.
     async fn find(&mut self, link: &Link) -> QueueResult {
         if self.position.is_some() || self.asked.is_some_and(|asked| asked.elapsed() < ASK_AGAIN) {
             return Ok(());
@@ -322,9 +321,9 @@ impl Seat {
         }
     }
 
-    fn set_awake(&self, awake: bool) {
+    fn set_awake(&self, is_awake: bool) {
         if let Some(resting) = self.waiter.0.seats.lock().resting.get_mut(&self.id) {
-            resting.awake = awake;
+            resting.is_awake = is_awake;
         }
     }
 }

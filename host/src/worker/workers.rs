@@ -19,9 +19,10 @@ use tokio_util::task::TaskTracker;
 use super::capacity::QueueCapacity;
 use super::inflight::Inflight;
 use super::lifecycle::{Common, Worker};
-use super::metrics::{Histograms, QueueMetrics, ScrapedTimes};
+use super::metrics::{QueueMetrics, ScrapedTimes};
 use super::shared::SharedQueue;
 use crate::admin::Health;
+use crate::config::model::HistogramForm;
 use crate::guarded::Guarded;
 use crate::plugins::Plugins;
 use crate::queue::Queue;
@@ -35,10 +36,10 @@ pub(crate) struct Workers {
     running: Vec<Worker>,
     /// Tracks retired workers until their last attempt is settled.
     retired: TaskTracker,
-    /// The line of each queue whose attempts still run. A queue that is added again gets its old line back.
+    /// The capacity of each queue whose attempts still run. A queue that is added again gets it back.
     capacities: HashMap<String, Weak<QueueCapacity>>,
     /// How often the configuration was applied.
-    applied: u64,
+    times_applied: u64,
     board: QueueBoard,
 }
 
@@ -53,8 +54,8 @@ struct BoardState {
     wanted: BTreeSet<String>,
     /// The counts of each queue, until its last attempt is settled.
     metrics: BTreeMap<Arc<str>, Arc<QueueMetrics>>,
-    histograms: Histograms,
-    /// The times of the queues that are gone, together.
+    histograms: HistogramForm,
+    /// The sum of the times of the queues that are gone.
     gone: Option<[ScrapedTimes; 2]>,
 }
 
@@ -64,7 +65,7 @@ pub(crate) struct QueueEntry {
     pub name: Arc<str>,
     pub metrics: Arc<QueueMetrics>,
     pub queue: Queue,
-    /// The mark of its rules.
+    /// [`QueueRules::mark`](crate::config::QueueRules::mark).
     pub rules: Arc<str>,
     shared: Weak<SharedQueue>,
     /// The in-flight tables of its worker and of its retired workers.
@@ -88,7 +89,7 @@ impl Workers {
             running: Vec::new(),
             retired: TaskTracker::new(),
             capacities: HashMap::new(),
-            applied: 0,
+            times_applied: 0,
             board: QueueBoard::default(),
         }
     }
@@ -104,9 +105,8 @@ impl Workers {
         let mut before = std::mem::take(&mut self.running);
         for queue in queues {
             let name = queue.rules.name.clone();
-            let same = before.iter().position(|worker| *worker.shared.name == *name);
-            let same = same.map(|at| before.remove(at));
-            match same {
+            let known = before.iter().position(|worker| *worker.shared.name == *name);
+            match known.map(|at| before.remove(at)) {
                 Some(worker) if worker.shared.queue.rules == queue.rules => {
                     self.running.push(worker);
                     continue;
@@ -127,7 +127,7 @@ impl Workers {
             self.retire(worker);
         }
         self.board.post(&self.running);
-        self.applied += 1;
+        self.times_applied += 1;
         applied
     }
 
@@ -142,7 +142,7 @@ impl Workers {
         let versions = self.plugins.subscribe(&queue.rules.plugin);
         let (metrics, pulse) = (self.board.queue(name), self.health.queue(name));
         metrics.set_timeout(queue.rules.timeout);
-        Worker::start(&self.host, queue, self.applied, capacity, versions, metrics, pulse)
+        Worker::start(&self.host, queue, self.times_applied, capacity, versions, metrics, pulse)
     }
 
     fn retire(&self, worker: Worker) {
@@ -182,25 +182,24 @@ impl QueueBoard {
         self.0.lock().metrics.iter().map(|(name, metrics)| (name.clone(), metrics.clone())).collect()
     }
 
-    /// The counts of one queue; the same ones at each call, until the queue is removed.
+    /// The counts of one queue. Each call returns the same counts, until the queue is removed.
     pub(crate) fn queue(&self, name: &str) -> Arc<QueueMetrics> {
         self.0.lock().metrics.entry(name.into()).or_default().clone()
     }
 
-    /// The histograms that a scrape shows.
-    pub(crate) fn set_histograms(&self, histograms: Histograms) {
+    pub(crate) fn set_histograms(&self, histograms: HistogramForm) {
         self.0.lock().histograms = histograms;
     }
 
-    /// How long attempts ran, and how long tasks waited, by queue; or those of all queues together, as `*`,
-    /// with those of the queues that are gone, as a sum must not go back.
+    /// How long attempts ran, and how long tasks waited, by queue. With [`HistogramForm::Host`] there is only
+    /// the sum of all queues, as `*`. It includes the queues that are gone, so that it does not go back.
     pub(crate) fn times(&self) -> Vec<(Arc<str>, [ScrapedTimes; 2])> {
         let state = self.0.lock();
         let form = state.histograms;
         let each = state.metrics.iter().map(|(name, metrics)| (name.clone(), metrics.scraped(form)));
         match form {
-            Histograms::Full | Histograms::Few => each.collect(),
-            Histograms::Host => {
+            HistogramForm::Full | HistogramForm::Few => each.collect(),
+            HistogramForm::Host => {
                 let all = each.map(|(_, times)| times).chain(state.gone.clone()).reduce(together);
                 all.map(|times| (Arc::from("*"), times)).into_iter().collect()
             }
@@ -249,14 +248,11 @@ impl QueueBoard {
 }
 
 impl BoardState {
-    /// Leaves out the counts of a queue, but for its times.
+    /// Removes the counts of a queue, and adds its times to the sum.
     fn forget(&mut self, name: &str) {
         let Some(metrics) = self.metrics.remove(name) else { return };
         let times = metrics.scraped(self.histograms);
-        self.gone = Some(match self.gone.take() {
-            Some(gone) => together(gone, times),
-            None => times,
-        });
+        self.gone = self.gone.take().into_iter().chain([times]).reduce(together);
     }
 }
 
@@ -273,7 +269,7 @@ impl QueueEntry {
         self.shared.upgrade().is_some_and(|shared| shared.idle.has_duty())
     }
 
-    /// The age of the oldest of these attempts; zero if there is none.
+    /// The age of the oldest attempt in flight; zero if there is none.
     pub(crate) fn oldest(&self) -> Duration {
         let tables = self.inflight.iter().filter_map(Weak::upgrade);
         tables.filter_map(|inflight| inflight.oldest()).max().unwrap_or_default()

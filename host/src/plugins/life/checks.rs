@@ -1,5 +1,5 @@
-//! Checks the rules of a plugin's life in every state of the model, and that they fail without each guard and
-//! without the effects that they rest on.
+//! Checks the rules of a plugin's life in every state of the model. Also checks that a rule fails without
+//! each guard, and without each effect that it rests on.
 //!
 //! Not here: the model (`model`).
 
@@ -113,7 +113,7 @@ const JUDGED: System = System {
     lacks: None,
     loses: None,
 };
-/// Contents that do not come so far.
+/// Contents that fail before attempts run.
 const REFUSED: System = System {
     contents: &[Kind::Fine, Kind::Fine, Kind::FailsToCompile, Kind::FailsItsCheck],
     budget: EventBudget { changes: 3, grants: 1, hindrances: 1, ..NOTHING },
@@ -139,7 +139,8 @@ const BESIDE: System = System {
     ..JUDGED
 };
 
-/// Goes through all states. Fails with the steps to the first one in which something does not hold.
+/// Checks all states. Fails with the steps to the first state in which a property does not hold. The states
+/// `unseen` need not occur in this model.
 fn holds(model: System, unseen: &[&str]) {
     let checker = model.checker().threads(2).spawn_bfs().join();
     let (states, steps, depth) = (checker.unique_state_count(), checker.state_count(), checker.max_depth());
@@ -158,7 +159,7 @@ fn holds(model: System, unseen: &[&str]) {
     assert!(states > 10_000, "the model is smaller than it was meant to be: {states} states");
 }
 
-/// Without what this model lacks, this property does not hold somewhere.
+/// Checks that this property fails without the guard or the effect that the model leaves out.
 fn missed(model: System, property: &'static str) {
     let lacks = (model.lacks, model.loses);
     let checker =

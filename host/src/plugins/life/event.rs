@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::file::{Found, Stamp};
-use crate::plugins::changes::What;
+use crate::plugins::changes::Milestone;
 use crate::plugins::probation::ProbationVerdict;
 use crate::plugins::quarantine::{Good, Quarantine};
 
@@ -21,22 +21,22 @@ pub(in crate::plugins) enum LifeEvent {
     Granted,
     /// No queue uses the plugin any more.
     Unwanted,
-    /// A look at the path of the file, and whether the last change is long ago.
+    /// The result of a look at the path of the file, and whether its last change is long ago.
     Found(Found, bool),
     /// The load with this number has ended.
     Ended {
         load: u64,
         end: LoadEnd,
-        /// Whether the version to go back to holds: not if the attempts on it say that it is none.
+        /// Whether the version to go back to still counts as good, by the attempts on it.
         good_holds: bool,
     },
     /// The probation of a version has ended.
     Judged(Good, ProbationVerdict),
     /// The note of the quarantine is written.
     Noted,
-    /// An operator has withdrawn a version. The one that runs in its place is the good one before it.
+    /// An operator has withdrawn a version. The good version before it is to run in its place.
     Withdrawn(Quarantine),
-    /// A version may run again that an operator had withdrawn, or that was rolled back.
+    /// A version may run again, after it was withdrawn or rolled back.
     Lifted(Digest),
 }
 
@@ -48,22 +48,22 @@ pub(in crate::plugins) enum LoadEnd {
     /// There is a version, and it has passed its self-check.
     Made,
     Failed(Trouble),
-    /// The file had another content before the load was done, or somebody was at it.
+    /// The file got another content during the load, or somebody wrote to it.
     Changed,
 }
 
 /// Why something could not be used.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::plugins) struct Trouble {
-    pub(in crate::plugins) what: What,
+    pub(in crate::plugins) what: Milestone,
     pub(in crate::plugins) error: String,
     pub(in crate::plugins) may_pass: bool,
 }
 
 impl Trouble {
-    /// This trouble does not pass: the same content would fail again.
+    /// A trouble that does not pass: the same content would fail again.
     pub(in crate::plugins) fn lasting(error: impl Into<String>) -> Trouble {
-        Trouble { what: What::Failed, error: error.into(), may_pass: false }
+        Trouble { what: Milestone::Failed, error: error.into(), may_pass: false }
     }
 }
 
@@ -77,8 +77,8 @@ pub(in crate::plugins) enum Effect {
     },
     /// The load ends without an event.
     Stop,
-    /// The version that the load has made serves from now on: on probation, or else as the version to go back
-    /// to.
+    /// The version that the load has made serves from now on: if true on probation, or else as the version to
+    /// go back to.
     Publish(Good, bool),
     /// The last good version serves again.
     GoBack,
@@ -109,23 +109,23 @@ pub(in crate::plugins) enum LoadKind {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::plugins) enum News {
     Removed(Digest),
-    /// Why the file that is there cannot be used. Without a digest it was not read.
+    /// The file cannot be used. Without a digest it was not read.
     Failed {
-        what: What,
+        what: Milestone,
         digest: Option<Digest>,
         error: String,
         /// It is tried again after this time.
         again: Option<Duration>,
     },
-    /// With whether it is on probation.
+    /// A version serves, and whether it is on probation.
     Loaded(Digest, bool),
-    /// The file holds the version that serves; with whether people were shown something else.
+    /// The file holds the version that serves, and whether people were shown another state before.
     ServesAgain(Digest, bool),
-    /// A version that failed has come into quarantine, with the reason. Other news tell the log of it.
+    /// A version that failed is in quarantine, with the reason. The log has a line for other news of it.
     Quarantined(Digest, String),
-    /// The file holds what is in quarantine, or an operator has withdrawn the version; with the reason.
+    /// The version in the file is in quarantine, or an operator has withdrawn it, with the reason.
     Refused(Digest, String),
-    /// The last good version serves again; with whether it came from the cache.
+    /// The last good version serves again, and whether a load has made it.
     Restored(Digest, bool),
     NotRestored(Digest, String, Option<Duration>),
     Confirmed(Digest),

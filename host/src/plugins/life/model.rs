@@ -1,9 +1,9 @@
-//! A model of one plugin with everything around it, gone through exhaustively: the file, the loads, the
-//! attempts, the notes on disk.
+//! A model of one plugin and everything around it: the file, the loads, the attempts, the notes on disk. All
+//! of its states are checked.
 //!
-//! The life is the one that the host runs. Around it, everything happens in every order: files come, change
-//! and vanish; grants change; loads end, are hindered, and are heard of late; attempts bring verdicts, also
-//! on versions that were replaced; the host starts again.
+//! The life in the model is the code that the host runs. Around it, everything happens in every order: files
+//! come, change and vanish; grants change; loads end, are hindered, and report late; attempts lead to
+//! verdicts, also on versions that were replaced; the host starts again.
 //!
 //! Not here: what must always hold (`checks`), that the watcher and the registry carry out what the effects
 //! say (`plugins::tests`), who compiles at once (`line`).
@@ -16,7 +16,7 @@ use stateright::{Model, Property};
 
 use super::*;
 use crate::file::Stamp;
-use crate::plugins::changes::What;
+use crate::plugins::changes::Milestone;
 use crate::plugins::retries::Pauses;
 
 /// The fate of a content.
@@ -31,7 +31,7 @@ pub(super) enum Kind {
     Doubtful,
 }
 
-/// The events that may still come from outside. Without a budget the space would have no end.
+/// How many events may still come from outside. Without a budget there would be endless states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct EventBudget {
     /// The file gets a content, the same or another one, or vanishes.
@@ -40,7 +40,7 @@ pub(super) struct EventBudget {
     pub(super) restarts: u8,
     /// Loads that fail for a cause that may pass.
     pub(super) hindrances: u8,
-    /// The attempts on a good version say that it is none.
+    /// The attempts on a good version show that it is bad.
     pub(super) doubts: u8,
     /// The plugin is wanted no more.
     pub(super) ends: u8,
@@ -69,7 +69,7 @@ impl EventBudget {
     }
 }
 
-/// An effect that gets lost: the properties must find out what it is for.
+/// An effect that gets lost. A property must fail then, which shows what the effect is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum LostEffect {
     Grants,
@@ -102,7 +102,7 @@ impl LostEffect {
 pub(super) struct System {
     pub(super) contents: &'static [Kind],
     pub(super) budget: EventBudget,
-    /// One that compiles for long makes room for others, as `line` has it.
+    /// Whether a file that compiles for long makes room for others, as in `line`.
     pub(super) makes_room: bool,
     pub(super) lacks: Option<Guard>,
     pub(super) loses: Option<LostEffect>,
@@ -133,7 +133,7 @@ pub(super) struct World {
     file: Option<(u64, u8)>,
     stamps: u64,
     running: Option<ModelAttempt>,
-    /// Loads that have ended, of which the life has not heard.
+    /// Loads that have ended, before the life hears of it.
     pub(super) ended: Vec<(u64, LoadEnd, Option<ModelVersion>)>,
     pub(super) active: Option<ModelVersion>,
     pub(super) good: Option<ModelVersion>,
@@ -150,7 +150,7 @@ pub(super) struct World {
     pub(super) banned: Option<Digest>,
     /// Watched: what operators have withdrawn.
     pub(super) withdrawn: BTreeSet<Digest>,
-    /// Watched: what was done that must never be done.
+    /// Watched: something that must never be done, and was.
     pub(super) wrong: Option<&'static str>,
 }
 
@@ -184,7 +184,7 @@ pub(super) enum Act {
 /// Watched: the good version was let go of.
 pub(super) const LET_GO: &str = "the good version was let go of";
 
-/// The only moment there is: time passes by what is due becoming due.
+/// The present, which does not move. Instead of waiting, the model makes due what waits for a time.
 fn now() -> Instant {
     static NOW: OnceLock<Instant> = OnceLock::new();
     *NOW.get_or_init(|| Instant::now() + Duration::from_secs(1))
@@ -199,7 +199,7 @@ pub(super) fn digest(content: u8) -> Digest {
     content.to_string()
 }
 
-/// No version is known that served before: what does not serve any more must be nothing at all.
+/// A withdrawal without an earlier version to go back to.
 fn withdrawal(digest: Digest) -> LifeEvent {
     LifeEvent::Withdrawn(Quarantine { digest, why: "withdrawn".into(), good: None })
 }
@@ -221,7 +221,8 @@ impl World {
         self.file.map_or(Found::Missing, |(stamp, _)| Found::File(Stamp::numbered(stamp)))
     }
 
-    /// A step of the life, and its effects. A version is brought by a load that has made it, or by a verdict.
+    /// Takes a step of the life, and carries out its effects. `brought` is the version that a load has made
+    /// or that a verdict is about.
     fn tell(&mut self, event: LifeEvent, brought: Option<ModelVersion>) {
         let before = self.life.serving.good().cloned();
         let was_serving = self.life.serving.clone();
@@ -312,7 +313,7 @@ impl World {
         }
     }
 
-    /// Only whether a number is that of the last load means anything.
+    /// Replaces the numbers of loads: only whether a load is the last one makes a difference.
     fn renumber(&mut self) {
         let last = self.life.load;
         let renumbered = |load: u64| u64::from(load == last);
@@ -332,14 +333,14 @@ impl World {
         self.tell(LifeEvent::Found(self.found(), false), None);
     }
 
-    /// How the load that runs ends, and what it has made.
+    /// How the load that runs ends, and the version that it has made.
     fn end(
         &self,
         running: &ModelAttempt,
         kinds: &[Kind],
         is_hindered: bool,
     ) -> (LoadEnd, Option<ModelVersion>) {
-        let failed = |what: What, error: &str| {
+        let failed = |what: Milestone, error: &str| {
             (LoadEnd::Failed(Trouble { what, error: error.into(), may_pass: is_hindered }), None)
         };
         let made = |digest: &str| {
@@ -348,15 +349,15 @@ impl World {
         };
         let kind = |digest: &str| kinds[usize::from(content(digest))];
         match &running.kind {
-            _ if is_hindered => failed(What::Failed, "hindered"),
+            _ if is_hindered => failed(Milestone::Failed, "hindered"),
             LoadKind::Read => {
                 let is_same = self.found() == Found::File(running.stamp);
                 let read = self.file.filter(|_| is_same).map(|(_, content)| digest(content));
                 (read.map_or(LoadEnd::Changed, LoadEnd::Read), None)
             }
             LoadKind::Make(digest) => match kind(digest) {
-                Kind::FailsToCompile => failed(What::Failed, "no good"),
-                Kind::FailsItsCheck => failed(What::SelfCheckFailed, "no good"),
+                Kind::FailsToCompile => failed(Milestone::Failed, "no good"),
+                Kind::FailsItsCheck => failed(Milestone::SelfCheckFailed, "no good"),
                 Kind::Fine | Kind::Spoils | Kind::Doubtful => made(digest),
             },
             LoadKind::Restore(_, good) => made(&good.digest),
@@ -382,7 +383,7 @@ impl World {
         self.life.due().is_some_and(|due| due <= now())
     }
 
-    /// Whether nothing is left to do about the file, and what was done is right.
+    /// Whether nothing is left to do about the file, and the outcome is right.
     fn is_at_rest(&self, kinds: &[Kind]) -> bool {
         let Some((_, content)) = self.file else { return self.life.candidate == Candidate::Absent };
         if self.life.found != self.found() {
@@ -560,7 +561,7 @@ impl System {
 }
 
 impl Life {
-    /// Everything that waits for a time is due.
+    /// Makes everything due that waits for a time.
     fn falls_due(&mut self, now: Instant) {
         if let Candidate::Settling(until) = &mut self.candidate {
             *until = now;

@@ -1,4 +1,4 @@
-//! The states of a plugin's life, and what can be asked of them.
+//! The states of a plugin's life, and questions about them.
 //!
 //! Plain data: `life::step` is the only place that changes it. docs/decisions/0010-life-of-a-version.md has
 //! the table of states.
@@ -12,10 +12,10 @@ use crate::plugins::quarantine::{Good, Quarantine};
 use crate::plugins::retries::{Failed, Pauses};
 use crate::plugins::status::PluginState;
 
-/// All that the host decides by about one plugin.
+/// The state by which the host decides about one plugin.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(in crate::plugins) struct Life {
-    /// The last look at the path of the file. While a load is at work, the look that it began with.
+    /// The result of the last look at the file. While a load is at work, the result that it began with.
     pub(super) found: Found,
     pub(in crate::plugins) candidate: Candidate,
     pub(in crate::plugins) serving: Serving,
@@ -40,7 +40,7 @@ pub(in crate::plugins) struct Life {
 pub(in crate::plugins) enum Candidate {
     #[default]
     Absent,
-    /// It is read at this time if it stays as it is.
+    /// The file is read at this time if it stays as it is.
     Settling(Instant),
     /// A load is at work on it.
     InWork(LoadKind),
@@ -60,10 +60,10 @@ pub(in crate::plugins) enum Serving {
     #[default]
     Absent,
     Good(Good),
-    /// The first serves, the second is good. (A canary would be a state beside this one: both serve, each its
-    /// share.)
+    /// The first one serves on probation, the second one is the good version.
     Probation(Good, Good),
-    /// The file is gone. Whoever copies a file may remove the old one first, so the good version is kept.
+    /// The file is gone, and nothing serves. Programs that copy a file may remove the old one first, so the
+    /// good version is kept.
     Draining(Good),
 }
 
@@ -86,7 +86,8 @@ pub(in crate::plugins) struct Shown {
     pub(in crate::plugins) retry_at: Option<Instant>,
 }
 
-/// Checks that the model takes away one at a time: it must find out what they are for.
+/// Checks that the model leaves out one at a time. A property must fail then, which shows what the check is
+/// for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Guard {
     LateResultsAreDropped,
@@ -119,7 +120,7 @@ impl Life {
         matches!(self.candidate, Candidate::Settling(..)) && self.failed.is_none()
     }
 
-    /// Whether a file is being tried that did not fail before.
+    /// Whether a load is at work on a content that did not fail before.
     pub(in crate::plugins) fn is_trying(&self) -> bool {
         self.candidate.has_load() && self.failed.is_none()
     }
@@ -157,7 +158,7 @@ impl Life {
         }
     }
 
-    /// Why this content must not run, and the version that runs in its place where none serves or is kept.
+    /// The quarantine of this content, if it must not run.
     pub(super) fn banned(&self, digest: &str) -> Option<&Quarantine> {
         let quarantine = self.quarantine.as_ref().filter(|quarantine| quarantine.digest == digest);
         quarantine.or_else(|| self.withdrawn.get(digest))

@@ -1,4 +1,4 @@
-//! A watcher of the plugins that fails, which only a bug brings about: `/readyz` tells of it.
+//! Tests of a watcher that fails, which only a bug can cause: `/readyz` has an error then.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -12,7 +12,7 @@ use super::progress::CommandProgress;
 use super::table::{Cell, TextTable};
 use super::text;
 use crate::clock;
-use crate::operations::{TaskGroup, TaskGrouping, TaskGroups};
+use crate::operations::{GroupKey, TaskGroup, TaskGrouping, TaskGroups};
 use crate::queue::{Queue, TaskFilter};
 
 /// The most tasks that one command looks at.
@@ -74,13 +74,9 @@ fn footer(name: &str, noun: &str, groups: &TaskGroups) -> String {
 
 fn table(groups: &TaskGroups, now_ms: u64, zone: &TimeZone, paint: Paint) -> String {
     // All groups are told apart by the same properties, or by the value of a field that some may not have.
-    let has = |is_there: fn(&TaskGroup) -> bool| groups.groups.first().is_some_and(is_there);
-    let [by_reason, by_version, by_hour, by_error] = [
-        has(|group| group.reason.is_some()),
-        has(|group| group.version.is_some()),
-        has(|group| group.hour.is_some()),
-        has(|group| group.error.is_some()),
-    ];
+    let first = groups.groups.first().map(|group| group.key.clone()).unwrap_or_default();
+    let [by_reason, by_version, by_hour, by_error] =
+        [first.reason.is_some(), first.version.is_some(), first.hour.is_some(), first.error.is_some()];
     let by_value = !(by_reason || by_version || by_hour || by_error);
     let mut table = TextTable::new(&["OLDEST", "EXAMPLE", "NEWEST"])
         .texts(by_reason.then_some("REASON"))
@@ -91,7 +87,8 @@ fn table(groups: &TaskGroups, now_ms: u64, zone: &TimeZone, paint: Paint) -> Str
         .id("EXAMPLE")
         .texts(by_error.then_some("ERROR"));
     for group in &groups.groups {
-        let TaskGroup { reason, version, error, hour, value, count, oldest_at, newest_at, example } = group;
+        let TaskGroup { key, count, oldest_at, newest_at, example } = group;
+        let GroupKey { reason, version, error, hour, value } = key;
         let shown = |value: &String| if value.is_empty() { "\"\"".to_owned() } else { value.clone() };
         let reason = reason.as_deref().filter(|reason| !reason.is_empty()).unwrap_or(text::NONE);
         let hour = hour.map(|hour| text::local(hour, zone, "%Y-%m-%d %H:%M"));
@@ -119,11 +116,12 @@ mod tests {
     fn groups(next: Option<&str>) -> TaskGroups {
         let some = |text: &str| Some(text.to_owned());
         let group = |error: &str, count| TaskGroup {
-            reason: some("rejected"),
-            version: some(""),
-            error: some(error),
-            hour: None,
-            value: None,
+            key: GroupKey {
+                reason: some("rejected"),
+                version: some(""),
+                error: some(error),
+                ..GroupKey::default()
+            },
             count,
             oldest_at: 1_000,
             newest_at: 61_000,

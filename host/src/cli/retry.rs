@@ -14,14 +14,13 @@ use super::refused::{RefusedTask, TaskResults, each};
 use super::text;
 use crate::clock;
 use crate::config::Config;
-use crate::operations::{self, OperationResult, Retried};
-use crate::queue::Queue;
+use crate::operations::{self, Retried};
 
 pub(super) async fn run(config: &Config, args: RetryArgs, out: &mut Out) -> CommandResult {
     let RetryArgs { queue: name, ids, dry_run } = args;
     out.dry_run = dry_run;
     let queue = open(config, &name).await?;
-    let act = async |id: &str| retry_or_look(&queue, id, dry_run).await;
+    let act = async |id: &str| operations::retry(&queue, id, dry_run).await;
     let (results, end) = each(&ids, act, |results| so_far(results, ids.len(), dry_run)).await?;
     if out.json {
         out.json(&results);
@@ -31,10 +30,6 @@ pub(super) async fn run(config: &Config, args: RetryArgs, out: &mut Out) -> Comm
         results.refused.iter().for_each(RefusedTask::tell);
     }
     end
-}
-
-async fn retry_or_look(queue: &Queue, id: &str, dry_run: bool) -> OperationResult<Retried> {
-    if dry_run { operations::retry_preview(queue, id).await } else { operations::retry(queue, id).await }
 }
 
 fn so_far(results: &TaskResults<Retried>, all: usize, dry_run: bool) -> String {

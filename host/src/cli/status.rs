@@ -21,8 +21,8 @@ use crate::clock;
 use crate::config::units::show_duration;
 use crate::config::{self, Config};
 use crate::mask::{FieldMask, MASKED};
-use crate::operations::tree::{Family, TreeTask, family};
-use crate::operations::{TaskView, patiently, unknown_task};
+use crate::operations::tree::{Family, family};
+use crate::operations::{BranchView, TaskView, patiently, unknown_task};
 use crate::queue::attempts::FailedAttempt;
 use crate::queue::kept::{KeptFields, MOST_KEPT};
 use crate::queue::{FlowProgress, Meant, Queue, Status, TaskName, TaskStatus};
@@ -56,7 +56,7 @@ async fn once(config: &Config, queue: &Queue, name: &str, id: &str, out: &mut Ou
     let attempts = patiently(|| queue.failed_attempts(id)).await?;
     if out.json {
         let view = TaskView::new(&queue.rules.name, &task).with_masked_fields(&mask);
-        out.json(&view.with(&family).with_attempts(attempts));
+        out.json(&view.with_family(family).with_attempts(attempts));
         return Ok(());
     }
     let zone = TimeZone::system();
@@ -151,7 +151,7 @@ fn render(
         lines.push(("child of", format!("{queue} {}", text::escape(id))));
     }
     if task.progress.is_some() || task.note.is_some() {
-        lines.push(("progress", progress(task)));
+        lines.push(("progress", progress(task.progress, task.note.as_deref())));
     }
     let texts = [
         ("error", &task.error),
@@ -224,7 +224,7 @@ pub(super) fn failed(attempts: &[FailedAttempt], zone: &TimeZone, paint: Paint) 
 }
 
 /// How many have completed, and lines for the first others with what is below them.
-fn children(flow: FlowProgress, open: &[TreeTask], paint: Paint) -> String {
+fn children(flow: FlowProgress, open: &[BranchView], paint: Paint) -> String {
     let mut lines = vec![completed(flow)];
     branches(&mut lines, "", open.iter().collect(), hidden(flow, open), paint);
     lines.join("\n")
@@ -235,13 +235,13 @@ fn completed(flow: FlowProgress) -> String {
 }
 
 /// The children that have not completed and are not shown.
-fn hidden(flow: FlowProgress, open: &[TreeTask]) -> u64 {
-    let shown = open.iter().filter(|child| child.task.status != Status::Completed).count();
+fn hidden(flow: FlowProgress, open: &[BranchView]) -> u64 {
+    let shown = open.iter().filter(|child| child.status != Status::Completed).count();
     flow.children.saturating_sub(flow.completed).saturating_sub(shown as u64)
 }
 
 /// A line for each of some tasks, and below it those of the tasks below it.
-fn branches(lines: &mut Vec<String>, indent: &str, tasks: Vec<&TreeTask>, hidden: u64, paint: Paint) {
+fn branches(lines: &mut Vec<String>, indent: &str, tasks: Vec<&BranchView>, hidden: u64, paint: Paint) {
     let last = tasks.len();
     for (n, one) in (1..).zip(tasks) {
         let is_last = n == last && hidden == 0;
@@ -253,20 +253,21 @@ fn branches(lines: &mut Vec<String>, indent: &str, tasks: Vec<&TreeTask>, hidden
     }
 }
 
-fn below(lines: &mut Vec<String>, indent: &str, one: &TreeTask, paint: Paint) {
-    let hidden = one.task.flow.map_or(0, |flow| hidden(flow, &one.below.children));
-    branches(lines, indent, one.below.children.iter().chain(&one.below.flows).collect(), hidden, paint);
+fn below(lines: &mut Vec<String>, indent: &str, one: &BranchView, paint: Paint) {
+    let open = one.open_children.as_deref().unwrap_or_default();
+    let hidden = one.flow().map_or(0, |flow| hidden(flow, open));
+    branches(lines, indent, one.below().collect(), hidden, paint);
 }
 
 /// One line about a task of a tree.
-fn branch(TreeTask { queue, task, .. }: &TreeTask, paint: Paint) -> String {
+fn branch(task: &BranchView, paint: Paint) -> String {
     let word = paint.tone(tone(task.status), task.status.into_str());
-    let mut line = format!("{queue} {}  {word}", text::escape(&task.id));
-    if let Some(flow) = task.flow {
+    let mut line = format!("{} {}  {word}", task.queue, text::escape(&task.id));
+    if let Some(flow) = task.flow() {
         line += &format!("  {}", completed(flow));
     }
     if task.progress.is_some() || task.note.is_some() {
-        line += &format!("  {}", progress(task));
+        line += &format!("  {}", progress(task.progress, task.note.as_deref()));
     }
     if let Some(error) = &task.error {
         line += &format!("  {}", text::escape(error));
@@ -275,16 +276,16 @@ fn branch(TreeTask { queue, task, .. }: &TreeTask, paint: Paint) -> String {
 }
 
 /// A flow that the task started, with what is below the task that joins it.
-fn flow(then: &TreeTask, paint: Paint) -> String {
+fn flow(then: &BranchView, paint: Paint) -> String {
     let mut lines = vec![branch(then, paint)];
     below(&mut lines, "", then, paint);
     lines.join("\n")
 }
 
 /// `██████████████░░░░░░  70%  page 7 of 10`.
-fn progress(task: &TaskStatus) -> String {
-    let note = task.note.as_deref().map(text::escape);
-    let bar = task.progress.map(|percent| {
+fn progress(percent: Option<u8>, note: Option<&str>) -> String {
+    let note = note.map(text::escape);
+    let bar = percent.map(|percent| {
         let filled = usize::from(percent.min(100)) * BAR / 100;
         format!("{}{} {percent:>3}%", "█".repeat(filled), "░".repeat(BAR - filled))
     });
@@ -296,7 +297,9 @@ fn change(task: &TaskStatus, now_ms: u64, zone: &TimeZone, paint: Paint) -> Stri
     let word = paint.tone(tone(task.status), &format!("{:<10}", task.status.into_str()));
     let mut parts = vec![text::local(now_ms, zone, "%H:%M:%S"), word, format!("attempt {}", task.attempt)];
     match task.status {
-        Status::Processing if task.progress.is_some() || task.note.is_some() => parts.push(progress(task)),
+        Status::Processing if task.progress.is_some() || task.note.is_some() => {
+            parts.push(progress(task.progress, task.note.as_deref()));
+        }
         Status::Pending => parts.extend(
             task.due_at
                 .filter(|due| *due > now_ms)
@@ -407,7 +410,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_flow_shows_the_children_that_have_not_completed() {
-        let of = |task: TaskStatus, below| TreeTask { queue: "query".into(), task, below };
+        let of = |task: TaskStatus, below| BranchView::new("query", task, below);
         let running = || TaskStatus { error: None, ..task() };
         let failed = TaskStatus { progress: None, note: None, status: Status::Failed, ..task() };
         let plain = || TaskStatus { progress: None, note: None, ..running() };

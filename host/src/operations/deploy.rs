@@ -18,9 +18,9 @@ use crate::config::units::show_duration;
 use crate::queue::hosts::{HostChange, HostInfo};
 use crate::queue::{Link, orders};
 
-/// Refuses a version that an operator has withdrawn: no host would run it. The same handler with another
-/// label is refused, too. `is_version` says whether it is that of the version with this digest, and `builds`
-/// has the builds of such versions, as far as they are known.
+/// Refuses a file whose handler is that of a version that an operator has withdrawn: no host would run it.
+/// `is_version` tells whether the file has the handler of the version with this digest and build. `builds`
+/// has the builds that are known.
 pub(crate) async fn check_deployable(
     link: &Link,
     plugin: &str,

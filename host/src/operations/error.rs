@@ -17,10 +17,9 @@ pub(crate) enum OperationError {
     UnknownTask(String),
     #[error("{0}")]
     UnknownPlugin(String),
+    /// There is no such job or incident.
     #[error("{0}")]
-    UnknownJob(String),
-    #[error("{0}")]
-    UnknownIncident(String),
+    NotFound(String),
     /// The task has ended, so it cannot be cancelled or told to run.
     #[error("{0}")]
     HasEnded(String),
@@ -80,7 +79,7 @@ impl OperationError {
         }
     }
 
-    /// Redis is away, starts, changes its roles or is full, so the same may succeed later.
+    /// Redis is away, starts, changes its roles or is full, so the operation may succeed later.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             OperationError::Redis(error) => error.may_pass(),

@@ -43,7 +43,7 @@ const MOST: usize = 1_000;
 /// The host's stream takes at least this much of each queue in one look.
 const LEAST_OF_EACH: usize = 20;
 const LEAST_ENTRIES: usize = 10;
-/// The most events that a stream gives in a second. A client that reads as quickly as it can takes little of
+/// The most events of a stream in a second. A client that reads as quickly as it can takes little of
 /// the time that a busy queue needs.
 const RATE: f64 = 5_000.0;
 /// The shortest time between two looks at all queues.
@@ -232,7 +232,7 @@ impl Tail for TaskTail {
                         return Some(event);
                     }
                 }
-                // It ended, and nothing of it is kept.
+                // The task ended, and nothing of it is kept.
                 Ok(None) => return None,
                 // The client learns it when Redis is back.
                 Err(_) => self.pause = SLOW_LOOK,
@@ -310,7 +310,7 @@ struct HostTail {
 impl HostTail {
     async fn look(&mut self) {
         let read = self.read_queues().await;
-        // A client that goes on behind an event must not miss what is still to be read of another queue.
+        // A client that goes on behind an event must not miss events of a queue that was not read as far.
         let latest = self.read_to.saturating_add(OVERLAP_MS);
         let event = |at: u64, kind: &str, data: String| {
             (at, Event::default().event(kind).id(at.min(latest).to_string()).data(data))

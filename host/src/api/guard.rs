@@ -1,7 +1,7 @@
 //! Stands in front of every endpoint: who may ask, from where, how many at once and for how long.
 //!
 //! In: a request. Out: the answer of the endpoint, with its `x-request-id`; or a problem. A change goes on
-//! when its client has gone, so that it is either whole or audited as what it is.
+//! when its client has gone, so it is always carried out as a whole, and audited.
 //!
 //! **Foreign pages.** A browser sends requests for any page that its user looks at. There is no CORS, so no
 //! page reads an answer. To change something, a request with an `Origin` must have that of the listener

@@ -23,8 +23,8 @@ use crate::config::model::Rate;
 use crate::config::units::{parse_rate, show_rate};
 use crate::operations::jobs::{self, Deed, JobCount, JobOrder};
 
-const KEPT: &str = "They are kept for 24 hours: the page of the job has a button that brings them back, and a \
-                    file to download.";
+const KEPT: &str = "They are kept for 24 hours: the page of the job has a button that brings them back, and \
+                    a file to download.";
 
 /// Counts the dead letters that match, and asks.
 pub(super) async fn confirm(call: PageCall, name: Path<String>) -> PageAnswer {

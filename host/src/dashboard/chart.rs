@@ -20,7 +20,7 @@ use crate::operations::marks::HistoryMark;
 const HEIGHT: f64 = 1000.0;
 /// The part of a step that its bar takes.
 const BAR: f64 = 0.8;
-/// The least height of what is not zero: a single failure beside thousands is seen.
+/// The least height of a count that is not zero, so that a single failure beside thousands is seen.
 const LEAST: f64 = 25.0;
 /// The length of a value alone, as a part of its step.
 const DOT: f64 = 0.8;
@@ -124,7 +124,7 @@ pub(super) fn sparkline(id: &str, title: &str, bars: &[Bar]) -> Markup {
     }
 }
 
-/// Bars of what was completed, with what failed on top of it.
+/// Bars of the completed tasks, with the failures on top of them.
 pub(super) fn bar_chart(chart: &Chart<'_>, bars: &[Bar], words: &[StepWords]) -> Markup {
     let end = count_end(highest(bars) as f64);
     let keys = html! { span.key.completed { "completed" } " " span.key.failed { "failed" } };

@@ -113,8 +113,8 @@
     told.textContent = isPaused ? "as of " + now() : text;
   };
 
-  // What somebody uses at present stays as it is: a field, a chosen box, a text that is selected, a log that
-  // is unfolded.
+  // A part that somebody uses at present stays as it is: a field, a chosen box, a selected text, an unfolded
+  // log.
   const isInUse = (part) => {
     const at = getSelection();
     const isSelected = at && !at.isCollapsed && at.anchorNode && part.contains(at.anchorNode);

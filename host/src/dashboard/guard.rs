@@ -142,7 +142,7 @@ async fn change(dashboard: Dashboard, request: Request, next: Next, request_id: 
     response
 }
 
-/// Lets a change through, with its form read; or gives the caller that is refused, and why.
+/// Reads the form of a change, and lets the request through. The error is the refused caller, and the reason.
 async fn admit(
     dashboard: &Dashboard,
     mut request: Request,

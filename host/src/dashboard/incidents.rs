@@ -1,4 +1,4 @@
-//! Incidents: a card for each, with what would help as a button, and who knows of it.
+//! Incidents: a card for each, with its way out as a button, and the operator who knows of it.
 //!
 //! Not here: which incidents there are (`operations::incidents`).
 

@@ -17,7 +17,7 @@ use crate::config::units::show_rate;
 use crate::operations;
 use crate::queue::limits::QueueLimits;
 
-/// The form that sets limits, and the button that clears those that hold.
+/// The form that sets limits, and the button that clears the present ones.
 pub(super) fn form(visitor: &Visitor, rules: &QueueRules, limits: Option<&QueueLimits>) -> Markup {
     let path = format!("{}/limits", queue_path(&rules.name));
     let rate = rules.rate_limit.map_or_else(|| "any rate".to_owned(), show_rate);

@@ -40,7 +40,7 @@ pub(super) fn is_asked(headers: &HeaderMap) -> bool {
     headers.get(ACCEPT).is_some_and(|kind| kind == "text/event-stream")
 }
 
-/// Answers with the stream of a page, which `look` gives.
+/// Answers with the stream of a page. `look` answers a request for the page.
 pub(super) fn stream<F>(
     dashboard: &Dashboard,
     request: &Request,

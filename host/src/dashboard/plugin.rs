@@ -37,7 +37,7 @@ const NAMED: usize = 3;
 /// A version of the plugin, as far as hosts know it.
 #[derive(Default)]
 struct KnownVersion<'p> {
-    /// The whole digest; the first digits of it, where only attempts are known.
+    /// The whole digest, or its first digits if only attempts of the version are known.
     digest: &'p str,
     /// How many hosts run it, and since when the first of them.
     hosts: u64,

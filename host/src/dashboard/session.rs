@@ -87,7 +87,7 @@ impl Sessions {
         Sessions(Mutex::new(SharedKey { key: random(), asked: None }))
     }
 
-    /// The key as it is now: that of all hosts, if Redis has told it.
+    /// The present key: the one that all hosts share, if Redis has told it.
     pub(super) async fn key(&self, link: &Link) -> SessionKey {
         // Other requests wait: sessions that they sign with an earlier key would not be valid.
         let mut shared = self.0.lock().await;
@@ -221,7 +221,7 @@ mod tests {
         let again = key.begin(&all, &Caller::new("j.doe", Operate)).unwrap();
         let again = key.signed(&all, &again).unwrap();
         assert!(!again.is_form_token(&visitor.form_token), "each session has its own");
-        // The key or the token is another one, or is there no more.
+        // The key or the token is another one, or the token was removed.
         assert!(other.signed(&all, &cookie).is_none());
         assert!(key.signed(&tokens("a", &[("j.doe", Operate, 3)]), &cookie).is_none());
         assert!(key.signed(&tokens("b", &[]), &cookie).is_none());

@@ -35,7 +35,7 @@ pub(crate) struct Cancelled {
     /// The status that it had.
     #[schema(value_type = String)]
     pub before: Status,
-    /// CANCELLED; or FAILED where a flow went on below a dead task, and does no more.
+    /// CANCELLED; or FAILED for a dead task of which only the rest of its flow was cancelled.
     #[schema(value_type = String)]
     pub status: Status,
     /// How many tasks of its flow were cancelled with it. Not there in a dry run.
@@ -89,7 +89,7 @@ async fn status_after(queue: &Queue, id: &str, before: Status) -> OperationResul
 }
 
 /// Cancels the tasks with these ids or aliases, until 10 seconds have passed: an id of which nothing is known
-/// is looked for among those that are queued, which may take long. The error has its figure.
+/// is looked for among those that are queued, which may take long. The error says how many were cancelled.
 pub(crate) async fn cancel_ids(
     queues: &[QueueRules],
     queue: &Queue,

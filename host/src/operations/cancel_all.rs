@@ -73,7 +73,7 @@ pub(super) async fn cancel_all(
             if is_cancelled || walk.round == 1 {
                 done.count(is_cancelled);
             }
-            // The reply to this very cancel may have been lost, so what is below may not be cancelled yet.
+            // The reply to an earlier try may have been lost, before the tasks below it were cancelled.
             if is_cancelled || before == Some(Status::Cancelled) {
                 done.children += tree::cancel_below(queues, queue, &task.status.id).await?;
             }

@@ -1,7 +1,7 @@
 //! Pauses queues and lets them go on, and notes who did it.
 //!
-//! In: a queue, the operator, the reason. Out: the queue as it is now, and whether that has changed. Not here:
-//! how hosts obey (`queue::control`).
+//! In: a queue, the operator, the reason. Out: whether the queue is paused now, and whether that has changed.
+//! Not here: how hosts obey (`queue::control`).
 
 use std::time::Duration;
 

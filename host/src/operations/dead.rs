@@ -107,7 +107,7 @@ pub(crate) async fn dead_list(
     }
 }
 
-/// The cursor of an operation that has not begun: on those that are dead now, and on none that die later.
+/// The cursor of an operation that has not begun: on the present dead letters, and on no later ones.
 pub(crate) async fn redrive_walk(queue: &Queue) -> OperationResult<String> {
     Ok(write_walk(&patiently(|| queue.begin_walk()).await?))
 }

@@ -68,7 +68,7 @@ impl Deed {
         }
     }
 
-    /// The word for what it has done.
+    /// The word for its result.
     pub(crate) fn done(self) -> &'static str {
         match self {
             Deed::Cancel | Deed::Drain => "cancelled",

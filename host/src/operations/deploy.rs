@@ -117,7 +117,8 @@ impl DeployWatch {
         HostVerdict { host, state, on_probation: false, why }
     }
 
-    /// When and why the host has refused the version last, if that is the last thing it says of it.
+    /// When and why the host has refused the version last. None: its last change of the version is no
+    /// refusal.
     fn refusal(&self, row: &PluginView) -> Option<(u64, Option<String>)> {
         let last = row.plugin.history.iter().rev().find(|change| self.is_about(change))?;
         is_refusal(last).then(|| (last.at, last.reason.clone()))

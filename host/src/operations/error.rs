@@ -26,7 +26,7 @@ pub(crate) enum OperationError {
     /// The task does not wait for its time, so it cannot be told to run.
     #[error("{0}")]
     NotDelayed(String),
-    /// The version of a plugin that the caller saw running runs no more, or the job is over.
+    /// The version of a plugin that the caller saw running has stopped meanwhile, or the job is over.
     #[error("{0}")]
     NotRunning(String),
     /// The request contradicts the queue's rules, or itself.
@@ -55,7 +55,7 @@ pub(crate) enum OperationError {
     /// As many jobs are under way as may be.
     #[error("{0}")]
     TooManyJobs(String),
-    /// A part of a task's tree is out of reach, or what a job takes away cannot be kept.
+    /// A part of a task's tree is out of reach, or Redis cannot keep the tasks that a job takes away.
     #[error("{0}")]
     OutOfReach(String),
 }

@@ -141,7 +141,8 @@ pub(crate) struct TaskGrouping {
     state: ListedState,
     walk: TaskWalk,
     found: BTreeMap<GroupKey, TaskGroup>,
-    /// The groups whose errors differ in short numbers only, by what they share. None: they became one.
+    /// Groups whose errors differ in short numbers only, by the key without these numbers. None: they became
+    /// one group.
     numbered: BTreeMap<GroupKey, Option<Vec<GroupKey>>>,
     /// Tasks of more groups than are told apart.
     ungrouped: u64,

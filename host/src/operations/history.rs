@@ -338,10 +338,10 @@ mod tests {
             let minutes: Vec<&[_]> = minutes.iter().map(Vec::as_slice).collect();
             Lately::of(&history(&minutes)).failing_since_ms.map(|ms| ms / MINUTE_MS)
         };
-        // Nothing failed, or nothing is there any more that did.
+        // No attempt failed, or the last minute is not a failing one.
         assert_eq!(since(&[]), None);
         assert_eq!(since(&[failed(50), failed(10)]), None);
-        // The first of those that fail; a minute without an attempt does not end them.
+        // The first of the failing minutes; a minute without an attempt does not end them.
         assert_eq!(since(&[failed(50), failed(0), failed(20), vec![], failed(30), vec![]]), Some(102));
         let dead = |counts: &[u64]| {
             let depth = |dead| Depth { queued: 0, running: 0, delayed: 0, held: 0, dead, oldest_ms: None };

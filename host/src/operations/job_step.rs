@@ -20,8 +20,8 @@ use crate::queue::redrive::{Redrive, StepBudget};
 use crate::queue::undo::{KeptTasks, MOST_BYTES};
 use crate::queue::{Queue, TaskFilter};
 
-/// For how long a step works, and how many dead letters it looks at: what a host that is killed has not
-/// counted.
+/// For how long a step works, and how many dead letters it looks at. A host that is killed has not counted
+/// the work of its last step.
 const STEP: Duration = Duration::from_millis(300);
 const STEP_LOOKS: u64 = 2_000;
 

@@ -49,7 +49,7 @@ pub(crate) enum JobState {
     Paused,
     /// Somebody stopped it.
     Stopped,
-    /// Nothing is left of it.
+    /// No task is left to do.
     Done,
     /// It cannot go on.
     Failed,
@@ -105,12 +105,12 @@ pub(crate) struct BulkJob {
     pub matched: Option<u64>,
     /// Cancelled, requeued, deleted or exported.
     pub done: u64,
-    /// Were not there any more, or could not be changed.
+    /// Had gone meanwhile, or could not be changed.
     pub skipped: u64,
     /// Tasks of flows that were cancelled with them.
     #[serde(default)]
     pub children: u64,
-    /// Requeued although their flow is not known any more.
+    /// Requeued although nothing is kept of their flow.
     #[serde(default)]
     pub without_flow: u64,
     /// How long it was under way, in milliseconds.

@@ -90,7 +90,7 @@ fn is_reserved(name: &[u8]) -> bool {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum FileLine {
     Letter(ImportedLetter),
-    /// A download ends here. The number is that of its letters.
+    /// A download ends here. It has this number of letters.
     End(u64),
 }
 
@@ -254,7 +254,7 @@ pub(crate) fn export<H: Send + 'static>(
     }))
 }
 
-/// A name for the file of a download, without what a header or a file system might not take.
+/// A name for the file of a download: other characters than ASCII letters and digits become `_`.
 pub(crate) fn file_name(name: &str) -> String {
     let safe = |char: char| if char.is_ascii_alphanumeric() || char == '-' { char } else { '_' };
     format!("{}.jsonl", name.chars().map(safe).collect::<String>())

@@ -43,7 +43,7 @@ pub(crate) async fn limits(queue: &Queue) -> OperationResult<LimitView> {
     Ok(LimitView::new(queue, queue.limits().await?, false))
 }
 
-/// Sets limits in place of those that are there. `lasting`: for this time, or else until they are cleared.
+/// Sets limits in place of the earlier ones, for the time `lasting`, or else until they are cleared.
 pub(crate) async fn limit(
     queue: &Queue,
     limits: QueueLimits,

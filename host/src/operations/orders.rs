@@ -2,7 +2,7 @@
 //! plugin's file.
 //!
 //! In: the name of a plugin, and the version that is meant, where one is named. Out: an order in Redis, which
-//! hosts obey within seconds; a preview chooses and checks the same, and gives none.
+//! hosts obey within seconds. A preview chooses and checks the same version, and gives no order.
 //!
 //! Not here: what a host does about an order (`plugins`).
 

@@ -79,7 +79,7 @@ impl LastOverview {
         Ok(Overview { histories, ..seen })
     }
 
-    /// How many incidents were open in what it saw within this time. 0 if it saw nothing then.
+    /// How many incidents were open in the kept overview. 0 if it is older than this time.
     pub(crate) fn open(&self, within_ms: u64) -> usize {
         let is_fresh = |seen: &SeenOverview| seen.at_ms.saturating_add(within_ms) > clock::now_ms();
         self.seen().filter(is_fresh).map_or(0, |seen| seen.overview.open())

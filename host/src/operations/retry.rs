@@ -1,7 +1,8 @@
 //! Lets a delayed task run now: a retry that waits for its backoff, or a task that was enqueued for later.
 //!
 //! In: a task's id or alias. Out: when it was due, or why it cannot be told to run. Only its due time
-//! changes; its attempts stay as they are. A repeated call changes nothing, and says where the task is. Not here: how Redis carries it out (`queue::delay`).
+//! changes; its attempts stay as they are. A repeated call changes nothing, and says where the task is. Not
+//! here: how Redis carries it out (`queue::delay`).
 
 use serde::Serialize;
 use utoipa::ToSchema;

@@ -28,7 +28,7 @@ pub(crate) struct JobOrder {
     /// The only state of tasks that are cancelled.
     pub only: Option<ListedState>,
     pub rate: Option<String>,
-    /// Keeps what it takes away, if it can: see [`Deed::can_undo`].
+    /// Keeps the tasks that it takes away, if it can: see [`Deed::can_undo`].
     pub keep: bool,
     /// The job whose kept tasks it brings back.
     pub from: Option<String>,

@@ -29,7 +29,7 @@ pub(crate) struct TaskView {
     pub status: Status,
     pub attempt: u32,
     pub error: Option<String>,
-    /// The JSON value that the handler gave, else its text, else `{"base64": …}`.
+    /// The handler's result: its JSON value, else its text, else `{"base64": …}`.
     pub result: Option<Value>,
     /// Percent, as the handler last reported.
     pub progress: Option<u8>,
@@ -50,7 +50,7 @@ pub(crate) struct TaskView {
     /// The first children that have not completed or started a flow that goes on, if they are enqueued.
     pub open_children: Option<Vec<BranchView>>,
     pub child_of: Option<TaskName>,
-    /// The last attempts that failed, the first one first, as many as the queue keeps. Null in a stream.
+    /// The failed attempts that the queue keeps, the oldest first. Null in a stream.
     pub attempts: Option<Vec<FailedAttempt>>,
     /// The tasks that join the flows which it started.
     pub flows: Option<Vec<BranchView>>,

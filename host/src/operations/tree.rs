@@ -1,7 +1,7 @@
 //! The tree of a task: the children of the flow that it joins, the flows that it and they started, and so on.
 //!
-//! In: a task. Out: the part of its tree that is worth showing; or the whole tree is cancelled. All of it is
-//! read and written in steps of a page, across the queues of the configuration.
+//! In: a task. Out: the part of its tree that is worth showing; or the whole tree is cancelled. A tree is
+//! read page by page, across the queues of the configuration.
 //!
 //! Not here: what one queue knows of a flow (`queue::flow`), how a tree is shown (`status`).
 

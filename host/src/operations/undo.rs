@@ -1,4 +1,4 @@
-//! The way back: what a job has taken away comes back, by another job.
+//! The way back: another job brings back the tasks that a job has taken away.
 //!
 //! In: the id of a job. Out: the job that brings its tasks back, which is begun if there is none yet. Two
 //! requests at the same moment get the same job, as its id is made of the other's.
@@ -16,8 +16,8 @@ use crate::queue::{Link, Queue, TaskFilter};
 /// An undo that was stopped or has failed can be begun again, up to this number of times in all.
 const MOST_TIMES: u32 = 20;
 
-/// Begins to bring back what a job keeps: tasks of a drain wait again, and dead letters of a purge are there
-/// again.
+/// Begins to bring back the tasks that a job keeps: those of a drain wait again, and those of a purge are
+/// dead letters again.
 pub(crate) async fn undo(
     queues: &[QueueRules],
     link: &Link,
@@ -82,8 +82,8 @@ pub(crate) async fn with_kept(queues: &[QueueRules], link: &Link, id: &str) -> O
     Ok(job)
 }
 
-/// The queue with the tasks that a job keeps in the place of its dead letters, and their number. Refuses a job
-/// that keeps nothing, or only a part of an export.
+/// The queue with the tasks that a job keeps in the place of its dead letters, and their number. Refuses a
+/// job that keeps nothing, or only a part of an export.
 pub(crate) async fn kept_of(queue: &Queue, job: &BulkJob) -> OperationResult<(Queue, u64)> {
     let is_export = job.deed == Deed::Export;
     if is_export && job.state != JobState::Done {

@@ -19,7 +19,7 @@ const NAMED: usize = 3;
 pub(crate) struct Alarm {
     /// Its kind, for programs. It does not change.
     pub kind: &'static str,
-    /// Tasks are not done because of it.
+    /// Whether tasks are not done because of it.
     pub is_urgent: bool,
     pub queue: Option<String>,
     pub plugin: Option<String>,

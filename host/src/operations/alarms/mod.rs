@@ -1,8 +1,7 @@
 //! Alarms in words: what is wrong, since when, and what to do about it.
 //!
 //! In: the queues as they are counted, what became of their tasks in the last minutes, the hosts as they
-//! announce themselves, and what is dangerous about Redis. Out: [`Alarm`]s. A pure function: it looks at
-//! nothing by itself, but for the clock.
+//! announce themselves, and the dangers of Redis. Out: [`Alarm`]s. Nothing is read here but the clock.
 //!
 //! Not here: which of them have one cause (`incidents`), how they are shown (`dashboard`), alerts from
 //! metrics (docs/incidents.md).
@@ -37,7 +36,7 @@ pub(crate) struct AlarmSources<'s> {
     pub now_ms: u64,
 }
 
-/// Says what is wrong.
+/// Finds all alarms.
 pub(crate) fn alarms(sources: &AlarmSources<'_>) -> Vec<Alarm> {
     let AlarmSources { queues, hosts, lost, failed, dangers, now_ms, .. } = *sources;
     let none = BTreeMap::new();

@@ -17,7 +17,7 @@ use std::time::Duration;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::alarms::{Alarm, AlarmSources, AlarmSubject, alarms};
+use super::alarms::{Alarm, AlarmSources, alarms};
 use super::change_before::{ChangeBefore, last_before, recent_changes};
 use super::changes::{self, ChangeKind, ChangeView, check_why};
 use super::error::{OperationError, OperationResult};
@@ -183,19 +183,15 @@ fn folded(alarms: Vec<Alarm>, plugins: &PluginOfQueue) -> Vec<(Alarm, Vec<Alarm>
 
 /// Whether `effect` ends with `cause`. An alarm that is explained must not explain another one.
 fn explains(cause: &Alarm, effect: &Alarm, plugins: &PluginOfQueue) -> bool {
-    let of_plugin = |queue: &str, plugin: &str| plugins.get(queue) == Some(&plugin);
-    match (cause.kind, &cause.about, effect.kind, &effect.about) {
-        (
-            "plugin-missing" | "plugin-refused",
-            AlarmSubject::Plugin(plugin),
-            "waits-for-plugin",
-            AlarmSubject::Queue(queue),
-        ) => of_plugin(queue, plugin),
-        // Its dead letters are work for later: they stay when the version has gone.
-        ("bad-version", AlarmSubject::Plugin(plugin), "attempts-fail", AlarmSubject::Queue(queue)) => {
-            of_plugin(queue, plugin)
-        }
-        ("redis-full", _, "no-host" | "redis-memory", _) => true,
+    let is_of_plugin = || {
+        let plugin = effect.queue.as_deref().and_then(|queue| plugins.get(queue).copied());
+        plugin.is_some() && plugin == cause.plugin.as_deref()
+    };
+    match (cause.kind, effect.kind) {
+        ("plugin-missing" | "plugin-refused", "waits-for-plugin") => is_of_plugin(),
+        // Dead letters are work for later: they stay when the bad version has gone.
+        ("bad-version", "attempts-fail") => is_of_plugin(),
+        ("redis-full", "no-host" | "redis-memory") => true,
         _ => false,
     }
 }
@@ -290,6 +286,7 @@ pub(crate) async fn acknowledge(
 mod tests {
     use std::path::Path;
 
+    use super::super::alarms::{AlarmSubject, alarm as plain_alarm};
     use super::*;
     use crate::config::Config;
     use crate::operations::change_before::BEFORE_MS;
@@ -299,7 +296,7 @@ mod tests {
     const NOW: u64 = 1_700_000_600_000;
 
     fn alarm(kind: &'static str, is_urgent: bool, about: AlarmSubject, since_ms: Option<u64>) -> Alarm {
-        Alarm { since_ms, ..super::super::alarms::alarm(kind, is_urgent, about, format!("{kind}."), "") }
+        Alarm { since_ms, ..plain_alarm(kind, is_urgent, about, format!("{kind}."), "") }
     }
 
     fn queue(name: &str) -> AlarmSubject {

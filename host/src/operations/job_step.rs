@@ -62,13 +62,12 @@ pub(crate) async fn carry_on(
 ) -> OperationResult<JobProgress> {
     let link = &queue.link;
     let take = |mut job: BulkJob, now_ms: u64| {
-        let has_another = job.host != me && job.has_lease(now_ms);
         if job.state != JobState::Running {
             let was_mine = job.host == me;
             job.host.clear();
             return Ok(was_mine.then_some(job));
         }
-        if has_another {
+        if job.host != me && job.has_lease(now_ms) {
             return Ok(None);
         }
         // Time in which nobody had it does not count.

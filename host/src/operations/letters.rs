@@ -182,7 +182,7 @@ fn raw_fields(list: &str, given: &[FieldView]) -> Result<RawFields, String> {
     (1..).zip(given).map(read).collect()
 }
 
-/// A download that goes on.
+/// A download, which reads one page after the other.
 struct Download {
     queue: Queue,
     filter: TaskFilter,

@@ -67,7 +67,7 @@ impl Alarm {
 }
 
 /// An alarm without a version and a time.
-pub(in crate::operations) fn alarm(
+pub(crate) fn alarm(
     kind: &'static str,
     is_urgent: bool,
     about: AlarmSubject,

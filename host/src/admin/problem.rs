@@ -113,6 +113,11 @@ impl ApiProblem {
     }
 }
 
+/// A value of a request is wrong.
+pub(crate) fn invalid(detail: impl Into<String>) -> ApiProblem {
+    ApiProblem::new(ProblemCode::Invalid, detail)
+}
+
 impl IntoResponse for ApiProblem {
     fn into_response(self) -> Response {
         let (code, status): (&'static str, _) = (self.code.into_str(), self.code.status());

@@ -3,14 +3,15 @@
 //! In: parameters and JSON, as serde has read them. Out: filters and choices, checked. Not here: reading
 //! requests (`extract`).
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use strum::VariantNames as _;
+use strum::VariantNames;
 use utoipa::{IntoParams, ToSchema};
 
 use super::extract::{TimeMs, of_query};
-use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::admin::problem::{ApiProblem, invalid};
 use crate::admin::tokens::Caller;
 use crate::config::FieldPlace;
 use crate::config::units::{parse_duration, parse_rate};
@@ -87,8 +88,8 @@ macro_rules! with_filter {
                     id: self.id.clone(),
                     from_ms: self.from.map(|TimeMs(ms)| ms),
                     to_ms: self.to.map(|TimeMs(ms)| ms),
-                    older_than: age("older_than", self.older_than.as_deref())?,
-                    newer_than: age("newer_than", self.newer_than.as_deref())?,
+                    older_than: duration("older_than", self.older_than.as_deref())?,
+                    newer_than: duration("newer_than", self.newer_than.as_deref())?,
                     as_of_ms: None,
                 })
             }
@@ -210,10 +211,10 @@ with_filter! {
         #[schema(min_items = 1, max_items = 1000)]
         pub ids: Option<Vec<String>>,
         /// All that match the filters. A job is always on all.
-        #[serde(skip_serializing_if = "is_false")]
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
         pub all: bool,
         /// Count only, and change nothing.
-        #[serde(skip_serializing_if = "is_false")]
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
         pub dry_run: bool,
         /// `next` of the answer before, with the same filters, or the same `ids`.
         pub cursor: Option<String>,
@@ -237,15 +238,10 @@ with_filter! {
     }
 }
 
-fn is_false(value: &bool) -> bool {
-    !value
-}
-
 impl GroupsQuery {
     pub(super) fn by(&self) -> Result<GroupBy, ApiProblem> {
         let Some(text) = self.by.as_deref() else { return Ok(GroupBy::Cause) };
-        let names = <GroupBy as strum::VariantNames>::VARIANTS.join(", ");
-        text.parse().map_err(|_| invalid(format!("by: {text:?} is none of {names}")))
+        one_of("by", text)
     }
 }
 
@@ -306,9 +302,14 @@ impl ManyBody {
     }
 }
 
+/// The value that has this name.
+fn one_of<T: FromStr + VariantNames>(key: &str, text: &str) -> Result<T, ApiProblem> {
+    let wrong = |_| invalid(format!("{key}: {text:?} is none of {}", T::VARIANTS.join(", ")));
+    text.parse().map_err(wrong)
+}
+
 pub(super) fn parse_state(text: &str) -> Result<ListedState, ApiProblem> {
-    let names = <ListedState as strum::VariantNames>::VARIANTS.join(", ");
-    text.parse().map_err(|_| invalid(format!("state: {text:?} is none of {names}")))
+    one_of("state", text)
 }
 
 pub(super) fn checked_limit(limit: Option<usize>) -> Result<usize, ApiProblem> {
@@ -333,9 +334,10 @@ fn reason(text: Option<&str>) -> Result<Option<String>, ApiProblem> {
     }
 }
 
-pub(super) fn age(key: &str, text: Option<&str>) -> Result<Option<Duration>, ApiProblem> {
-    let age = text.map(parse_duration).transpose();
-    age.map_err(|why| invalid(format!("{key}: {why}")))
+/// Reads a value like `30m`.
+pub(super) fn duration(key: &str, text: Option<&str>) -> Result<Option<Duration>, ApiProblem> {
+    let duration = text.map(parse_duration).transpose();
+    duration.map_err(|why| invalid(format!("{key}: {why}")))
 }
 
 impl HistoryQuery {
@@ -345,8 +347,7 @@ impl HistoryQuery {
         if self.minutes.is_some() {
             return Err(invalid("minutes and range exclude each other"));
         }
-        let names = <HistoryRange as strum::VariantNames>::VARIANTS.join(", ");
-        text.parse().map(Some).map_err(|_| invalid(format!("range: {text:?} is none of {names}")))
+        one_of("range", text).map(Some)
     }
 
     pub(super) fn minutes(&self) -> Result<u64, ApiProblem> {
@@ -356,11 +357,6 @@ impl HistoryQuery {
         }
         Err(invalid(format!("minutes: {minutes} is not between 1 and {MAX_MINUTES}")))
     }
-}
-
-/// A value is wrong.
-pub(super) fn invalid(detail: impl Into<String>) -> ApiProblem {
-    ApiProblem::new(ProblemCode::Invalid, detail)
 }
 
 #[cfg(test)]

@@ -5,10 +5,9 @@ use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::body::invalid;
 use super::extract::QueryOf;
 use super::state::Api;
-use crate::admin::problem::ApiProblem;
+use crate::admin::problem::{ApiProblem, invalid};
 use crate::operations::changes::{self, ChangeView};
 use crate::queue::changes::MOST_CHANGES;
 

@@ -20,17 +20,17 @@ use sha2::{Digest, Sha256};
 use tokio::sync::OwnedSemaphorePermit;
 use utoipa::ToSchema;
 
-use super::body::invalid;
 use super::extract::{ApiAnswer, ApiCall};
 use super::state::Api;
-use crate::admin::problem::ApiProblem;
+use crate::admin::problem::{ApiProblem, invalid};
 use crate::clock::now_ms;
 use crate::mask::FieldMask;
 use crate::operations::{OperationError, TaskView, changes, unknown_task};
 use crate::plugins::Change;
 use crate::queue::codec::entry_time_ms;
 use crate::queue::events::{EventPlace, EventsAfter, TaskEvent};
-use crate::queue::{Meant, Queue};
+use crate::queue::{Meant, Queue, TaskStatus};
+use crate::secrets::hex;
 
 /// The time between two looks.
 const LOOK: Duration = Duration::from_millis(300);
@@ -43,13 +43,13 @@ const MOST: usize = 1_000;
 /// The host's stream takes at least this much of each queue in one look.
 const LEAST_OF_EACH: usize = 20;
 const LEAST_ENTRIES: usize = 10;
-/// The most events that a stream gives in a second. A client that reads as quickly as it can takes little of
+/// The most events of a stream in a second. A client that reads as quickly as it can takes little of
 /// the time that a busy queue needs.
 const RATE: f64 = 5_000.0;
 /// The shortest time between two looks at all queues.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// A client of the host's stream gets what happened in this time before its last event again. So the id of an
-/// event may be so much later than the time up to which all queues were read.
+/// A client of the host's stream gets the events of this time before its last event again. So the id of an
+/// event may be later by this time than the moment up to which all queues were read.
 const OVERLAP_MS: u64 = 1_000;
 /// Queues that are looked at at once.
 const QUEUES_AT_ONCE: usize = 32;
@@ -69,7 +69,7 @@ struct StreamedEvent {
 /// The changes of a task, until it has ended
 ///
 /// Each event `task` has the task as `GET …/tasks/{id}` shows it, without relatives and attempts. A client
-/// that had the end already gets 204, at which browsers stop to ask.
+/// that had the end already gets 204, at which browsers stop asking.
 #[utoipa::path(
     get, path = "/v1/queues/{queue}/tasks/{id}/events",
     params(
@@ -172,7 +172,7 @@ pub(super) async fn host_events(State(api): State<Api>, headers: HeaderMap) -> A
     Ok(events(&api, permit, tail))
 }
 
-/// Something that gives one event after the other.
+/// A source of events.
 trait Tail: Send + 'static {
     /// The next event; none at the end.
     fn next(&mut self) -> impl Future<Output = Option<Event>> + Send;
@@ -191,7 +191,7 @@ fn not_ours(id: &str) -> ApiProblem {
     invalid(format!("Last-Event-ID: {id:?} is not the id of an event of this stream"))
 }
 
-/// Events may be missing here. It needs data.
+/// An event that says that others may be missing here. Clients ignore it until it has data.
 fn gap() -> Event {
     Event::default().event("gap")
 }
@@ -208,10 +208,10 @@ struct TaskTail {
 }
 
 /// The event with what is known of a task, and its id.
-fn task_event(queue: &Queue, task: &crate::queue::TaskStatus, mask: &FieldMask) -> (Event, String) {
+fn task_event(queue: &Queue, task: &TaskStatus, mask: &FieldMask) -> (Event, String) {
     let view = TaskView::new(&queue.rules.name, task).masked(mask);
     let json = serde_json::to_string(&view).unwrap_or_default();
-    let mark: String = Sha256::digest(&json).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let mark = hex(&Sha256::digest(&json)[..8]);
     (Event::default().event("task").id(&mark).data(json), mark)
 }
 
@@ -232,7 +232,7 @@ impl Tail for TaskTail {
                         return Some(event);
                     }
                 }
-                // It ended, and nothing of it is kept.
+                // The task ended, and nothing of it is kept.
                 Ok(None) => return None,
                 // The client learns it when Redis is back.
                 Err(_) => self.pause = SLOW_LOOK,
@@ -287,7 +287,7 @@ impl Tail for QueueTail {
     }
 }
 
-/// The time after which a stream may give more than these.
+/// How long a stream waits after this number of events, to keep to [`RATE`].
 fn time_for(events: usize) -> Duration {
     Duration::from_secs_f64(events as f64 / RATE)
 }
@@ -295,8 +295,8 @@ fn time_for(events: usize) -> Duration {
 /// The events of all queues, and of the plugins.
 struct HostTail {
     api: Api,
-    /// The time up to which all queues were read, by Redis's clock; at first, from when on a client wants
-    /// what has happened.
+    /// The time up to which all queues were read, by Redis's clock. At first it is the time from which the
+    /// client wants events.
     read_to: u64,
     /// The place of the last event of each queue.
     places: HashMap<String, EventPlace>,
@@ -310,7 +310,7 @@ struct HostTail {
 impl HostTail {
     async fn look(&mut self) {
         let read = self.read_queues().await;
-        // A client that goes on behind an event must not miss what is still to be read of another queue.
+        // A client that goes on behind an event must not miss events of a queue that was not read as far.
         let latest = self.read_to.saturating_add(OVERLAP_MS);
         let event = |at: u64, kind: &str, data: String| {
             (at, Event::default().event(kind).id(at.min(latest).to_string()).data(data))
@@ -368,7 +368,7 @@ impl HostTail {
         let most = (MOST / watched.len().max(1)).max(LEAST_OF_EACH);
         let entries = most.div_ceil(MOST / ENTRIES).max(LEAST_ENTRIES);
         let before = self.read_to;
-        // A queue of which everything is read is read up to this moment at least.
+        // A queue whose events are all read is read up to this moment at least.
         let begun = self.api.0.link.now_ms().await.unwrap_or(before);
         let looks = watched.into_iter().map(|(queue, after)| async move {
             let found = queue.events_after(&after, entries, most).await.ok();

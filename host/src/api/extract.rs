@@ -19,7 +19,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use url::form_urlencoded;
 
 use super::state::{Api, MAX_BODY};
-use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::admin::problem::{ApiProblem, ProblemCode, invalid};
 use crate::admin::tokens::Caller;
 use crate::clock::parse_ms;
 
@@ -107,7 +107,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryOf<T> {
     type Rejection = ApiProblem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiProblem> {
-        let bad = |rejection: QueryRejection| ApiProblem::new(ProblemCode::Invalid, rejection.body_text());
+        let bad = |rejection: QueryRejection| invalid(rejection.body_text());
         let uri = with_one_list(&parts.uri)?;
         let Query(query) = Query::try_from_uri(&uri).map_err(bad)?;
         Ok(QueryOf(query))
@@ -127,7 +127,7 @@ fn with_one_list(uri: &Uri) -> Result<Cow<'_, Uri>, ApiProblem> {
     let list: Vec<_> = list.into_iter().map(|(_, value)| value).collect();
     let mut query = form_urlencoded::Serializer::for_suffix("/?".to_owned(), 2);
     query.extend_pairs(others).append_pair(REPEATED, &serde_json::json!(list).to_string());
-    let too_long = |_| ApiProblem::new(ProblemCode::Invalid, format!("{REPEATED}: all of them are too long"));
+    let too_long = |_| invalid(format!("{REPEATED}: all of them are too long"));
     query.finish().parse().map(Cow::Owned).map_err(too_long)
 }
 
@@ -142,7 +142,7 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Api> for ApiCall<T> {
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiProblem> {
         let bad = |rejection: PathRejection| ApiProblem::new(ProblemCode::BadRequest, rejection.body_text());
         let Path(path) = Path::from_request_parts(parts, api).await.map_err(bad)?;
-        let missing = || ApiProblem::new(ProblemCode::Internal, "nobody has looked who calls");
+        let missing = || ApiProblem::new(ProblemCode::Internal, "the caller of the request is not known");
         let caller = parts.extensions.get().cloned().ok_or_else(missing)?;
         Ok(ApiCall { api: api.clone(), path, caller })
     }

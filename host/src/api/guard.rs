@@ -1,7 +1,7 @@
 //! Stands in front of every endpoint: who may ask, from where, how many at once and for how long.
 //!
 //! In: a request. Out: the answer of the endpoint, with its `x-request-id`; or a problem. A change goes on
-//! when its client has gone, so that it is either whole or audited as what it is.
+//! when its client has gone, so it is always carried out as a whole, and audited.
 //!
 //! **Foreign pages.** A browser sends requests for any page that its user looks at. There is no CORS, so no
 //! page reads an answer. To change something, a request with an `Origin` must have that of the listener
@@ -29,16 +29,13 @@ use crate::operations::jobs::{self, Deed};
 use crate::queue::Link;
 
 /// How long an answer may take. A step of an operation ends by itself after 10 seconds.
-pub(crate) const TIME: Duration = Duration::from_secs(25);
+const TIME: Duration = Duration::from_secs(25);
 
 pub(super) async fn guard(State(api): State<Api>, request: Request, next: Next) -> Response {
     let request_id = request_id(request.headers());
     let mut response = if is_change(request.method()) {
-        // The client may go away, or the server stop waiting: the change ends nevertheless.
-        let changing = tokio::spawn(change(api, request, next, request_id.clone()));
-        changing.await.unwrap_or_else(|error| {
-            ApiProblem::new(ProblemCode::Internal, format!("the request failed: {error}")).into_response()
-        })
+        let changed = to_its_end(change(api, request, next, request_id.clone())).await;
+        changed.unwrap_or_else(IntoResponse::into_response)
     } else {
         match admit(&api, &request) {
             Ok(caller) => limited(&api, &caller, request, next).await,
@@ -71,17 +68,28 @@ async fn limited(api: &Api, caller: &Caller, mut request: Request, next: Next) -
         Err(problem) => return problem.into_response(),
     };
     let path = request.uri().path().to_owned();
-    // Orders keep who gave them.
+    // Orders, jobs and changes are noted with their caller.
     request.extensions_mut().insert(caller.clone());
-    match tokio::time::timeout(TIME, naming(&path, next.run(request))).await {
-        Ok(response) => response,
-        Err(_) => timed_out().into_response(),
-    }
+    in_time(&path, next.run(request)).await.unwrap_or_else(IntoResponse::into_response)
 }
 
-pub(crate) fn timed_out() -> ApiProblem {
-    let detail = format!("there was no answer within {} s; what it did so far stays", TIME.as_secs());
-    ApiProblem::new(ProblemCode::TimedOut, detail)
+/// Carries out a change, whether its client waits for the end or not.
+pub(crate) async fn to_its_end(
+    change: impl Future<Output = Response> + Send + 'static,
+) -> Result<Response, ApiProblem> {
+    let failed = |error| ApiProblem::new(ProblemCode::Internal, format!("the request failed: {error}"));
+    tokio::spawn(change).await.map_err(failed)
+}
+
+/// Answers the request for this path, unless it takes too long. Its problems name the queue of the path.
+pub(crate) async fn in_time(
+    path: &str,
+    answer: impl Future<Output = Response>,
+) -> Result<Response, ApiProblem> {
+    tokio::time::timeout(TIME, naming(path, answer)).await.map_err(|_| {
+        let detail = format!("there was no answer within {} s; what it did so far stays", TIME.as_secs());
+        ApiProblem::new(ProblemCode::TimedOut, detail)
+    })
 }
 
 /// Returns the caller if the request is allowed. The error is the caller that was refused, and the reason.

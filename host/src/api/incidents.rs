@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::extract::{ApiAnswer, ApiCall, JsonBody};
-use super::plugins::operator;
 use super::state::Api;
 use crate::admin::audit::AuditNote;
 use crate::admin::problem::ApiProblem;
@@ -69,9 +68,9 @@ pub(super) async fn acknowledge_incident(
     ApiCall { api, path: id, caller }: ApiCall<String>,
     JsonBody(body): JsonBody<AcknowledgeBody>,
 ) -> ApiAnswer {
-    let (time, by) = (body.r#for.as_deref(), operator(caller));
     let note = AuditNote { ids: vec![id.clone()], ..AuditNote::default() };
-    let noted = incidents::acknowledge(api.link().await?, &id, time, &body.why, &by).await;
+    let noted =
+        incidents::acknowledge(api.link().await?, &id, body.r#for.as_deref(), &body.why, &caller.name).await;
     let noted = noted.map(|acknowledged| Json(AcknowledgedView { id, acknowledged }));
     Ok(note.on(noted.map_err(ApiProblem::from)))
 }

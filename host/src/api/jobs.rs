@@ -8,15 +8,14 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::body::{ManyBody, invalid};
+use super::body::ManyBody;
 use super::dead::download;
 use super::extract::{ApiAnswer, ApiCall, JsonBody};
 use super::guard::{check_resume, role_of};
-use super::plugins::operator;
 use super::state::Api;
 use crate::admin::audit::AuditNote;
 use crate::admin::base_path::at;
-use crate::admin::problem::ApiProblem;
+use crate::admin::problem::{ApiProblem, invalid};
 use crate::admin::roles;
 use crate::operations::jobs::{self, BulkJob, JobCount, JobState};
 use crate::operations::{self, OperationResult};
@@ -131,7 +130,7 @@ pub(super) async fn resume_job(call: ApiCall<String>) -> ApiAnswer {
     responses((status = 202, description = "the job that brings them back", body = BulkJob))
 )]
 pub(super) async fn undo_job(ApiCall { api, path: id, caller }: ApiCall<String>) -> ApiAnswer {
-    let undone = operations::undo(&api.queues(), api.link().await?, &id, &operator(caller), "").await;
+    let undone = operations::undo(&api.queues(), api.link().await?, &id, &caller.name, "").await;
     let note = undone.as_ref().map_or_else(|_| AuditNote::default(), |job| AuditNote::queue(&job.queue));
     Ok(begun(&api, note, undone))
 }
@@ -163,7 +162,7 @@ pub(crate) async fn file(api: &Api, id: &str) -> ApiAnswer {
 
 async fn change(call: ApiCall<String>, state: JobState) -> ApiAnswer {
     let ApiCall { api, path: id, caller } = call;
-    let changed = jobs::change(api.link().await?, &id, state, &operator(caller)).await;
+    let changed = jobs::change(api.link().await?, &id, state, &caller.name).await;
     Ok(match changed {
         Ok(job) => {
             api.parts().jobs.ring();

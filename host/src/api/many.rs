@@ -15,7 +15,7 @@ use crate::admin::problem::ApiProblem;
 use crate::config::rules::Rate;
 use crate::config::units::parse_rate;
 use crate::operations::jobs::{self, Deed, JobOrder};
-use crate::operations::{AwaitedJob, ManyDone, OperationError, OperationResult, cancel_ids};
+use crate::operations::{AwaitedJob, ManyDone, OperationError, OperationResult, act_on_named};
 use crate::queue::Queue;
 
 /// For how long one request requeues tasks that are named, at a rate.
@@ -96,20 +96,14 @@ async fn of_ids(
     ids: &[String],
     body: &ManyBody,
 ) -> OperationResult<ManyDone> {
-    let (cursor, dry_run) = (body.cursor.as_deref(), body.dry_run);
     let rate = order.rate.as_deref().and_then(|rate| parse_rate(rate).ok());
     let takes = |rate: Rate| rate.per.mul_f64((ids.len() - 1) as f64 / f64::from(rate.count));
     if rate.is_some_and(|rate| takes(rate) > IDS_TIME) {
         let why = "rate: these ids take more than 10 s: send fewer at once, or all: true with filters";
         return Err(OperationError::Invalid(why.into()));
     }
-    if let Deed::Cancel | Deed::Drain = order.deed {
-        return cancel_ids(&api.queues(), queue, ids, dry_run, cursor).await;
-    }
-    if cursor.is_some() {
-        return Err(OperationError::Invalid("cursor: one request takes all ids".into()));
-    }
-    Ok(queue.redrive_named(ids, order.deed.on_named(dry_run, rate)?).await?.into())
+    let work = (order.deed, rate);
+    act_on_named(&api.queues(), queue, ids, work, body.dry_run, body.cursor.as_deref()).await
 }
 
 /// Begins a job and waits for it, waits for one that a request before began, or only counts.

@@ -18,7 +18,6 @@ mod extract;
 pub(crate) mod guard;
 mod incidents;
 pub(crate) mod jobs;
-mod limits;
 mod many;
 mod plugins;
 mod problems;
@@ -39,7 +38,6 @@ use utoipa_axum::routes;
 use crate::admin::base_path::at;
 use crate::admin::problem::{ApiProblem, ProblemBody, ProblemCode};
 pub(crate) use body::reasons;
-pub(crate) use problems::naming;
 use state::MAX_BODY;
 pub(crate) use state::{Api, ApiLimits, ApiParts};
 
@@ -60,7 +58,7 @@ pub(crate) fn router(api: Api) -> Router {
         .routes(routes!(queues::queue_history))
         .routes(routes!(queues::pause_queue))
         .routes(routes!(queues::resume_queue))
-        .routes(routes!(limits::set_limits, limits::clear_limits))
+        .routes(routes!(queues::set_limits, queues::clear_limits))
         .routes(routes!(tasks::list_tasks, tasks::enqueue_task))
         .routes(routes!(tasks::group_tasks))
         .routes(routes!(tasks::get_task, tasks::cancel_task))

@@ -10,7 +10,6 @@ use super::extract::{ApiAnswer, ApiCall, JsonBody};
 use super::state::Api;
 use crate::admin::audit::AuditNote;
 use crate::admin::problem::ApiProblem;
-use crate::admin::tokens::Caller;
 use crate::operations::history::{self, VersionView};
 use crate::operations::{
     OperationResult, OrderView, PluginView, ReloadView, lift, plugin_rows, reload, withdraw,
@@ -48,8 +47,7 @@ pub(super) async fn list_plugins(State(api): State<Api>) -> Result<Json<PluginLi
     responses((status = 202, description = "the hosts are told", body = ReloadView))
 )]
 pub(super) async fn reload_plugin(ApiCall { api, path: name, caller }: ApiCall<String>) -> ApiAnswer {
-    let by = operator(caller);
-    order(&api, &name, async |link| reload(link, &name, &by).await).await
+    order(&api, &name, async |link| reload(link, &name, &caller.name).await).await
 }
 
 /// Which version is to be withdrawn, and why.
@@ -89,8 +87,8 @@ pub(super) async fn roll_back_plugin(
     ApiCall { api, path: name, caller }: ApiCall<String>,
     JsonBody(body): JsonBody<RollbackBody>,
 ) -> ApiAnswer {
-    let (RollbackBody { version, why }, by) = (body, operator(caller));
-    order(&api, &name, async |link| withdraw(link, &name, &version, &why, &by).await).await
+    let RollbackBody { version, why } = body;
+    order(&api, &name, async |link| withdraw(link, &name, &version, &why, &caller.name).await).await
 }
 
 /// Lets a version run again that was withdrawn, or that hosts have rolled back
@@ -105,13 +103,8 @@ pub(super) async fn lift_plugin(
     ApiCall { api, path: name, caller }: ApiCall<String>,
     JsonBody(body): JsonBody<LiftBody>,
 ) -> ApiAnswer {
-    let by = operator(caller);
-    order(&api, &name, async |link| lift(link, &name, body.version.as_deref(), &by).await).await
-}
-
-/// The operator as orders, jobs and changes have it.
-pub(super) fn operator(caller: Caller) -> String {
-    caller.name.to_string()
+    let version = body.version.as_deref();
+    order(&api, &name, async |link| lift(link, &name, version, &caller.name).await).await
 }
 
 async fn order<V: Serialize>(

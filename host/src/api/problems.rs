@@ -24,7 +24,7 @@ tokio::task_local! {
 
 /// Answers the request for this path of the API or of a page. The problems that it meets name the queue of
 /// the path.
-pub(crate) async fn naming<T>(path: &str, answer: impl Future<Output = T>) -> T {
+pub(super) async fn naming<T>(path: &str, answer: impl Future<Output = T>) -> T {
     let rest = ["/v1/queues/", "/queues/"].iter().find_map(|prefix| path.strip_prefix(prefix));
     let name = rest.and_then(|rest| rest.split('/').next());
     let queue = name.map(|name| percent_decode_str(name).decode_utf8_lossy().into_owned());
@@ -66,7 +66,7 @@ impl From<OperationError> for ApiProblem {
             OperationError::Invalid(_) => ProblemCode::Invalid,
             OperationError::NoEvents(_) => ProblemCode::NoEvents,
             OperationError::UnknownPlugin(_) => ProblemCode::UnknownPlugin,
-            OperationError::UnknownJob(_) | OperationError::UnknownIncident(_) => ProblemCode::NotFound,
+            OperationError::NotFound(_) => ProblemCode::NotFound,
             OperationError::TooManyJobs(_) => ProblemCode::Busy,
             OperationError::OutOfReach(_) => ProblemCode::UnknownQueue,
         };

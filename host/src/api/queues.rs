@@ -1,21 +1,21 @@
-//! Endpoints: queues and their history, pause and resume.
+//! Endpoints: queues, their history, and orders for one: pause, resume, limit.
 
 use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::body::{HistoryQuery, invalid};
-use super::extract::{ApiAnswer, ApiCall, OptionalBody, QueryOf};
-use super::plugins::operator;
+use super::body::{HistoryQuery, duration};
+use super::extract::{ApiAnswer, ApiCall, JsonBody, OptionalBody, QueryOf};
 use super::state::Api;
 use crate::admin::audit::AuditNote;
 use crate::admin::problem::ApiProblem;
 use crate::clock::now_ms;
-use crate::config::units::parse_duration;
-use crate::operations::history::{HistoryView, history, in_range};
-use crate::operations::{self, OperationResult, Pausing, QueueView, known_builds, pause, resume};
-use crate::queue::{Queue, hosts};
+use crate::operations::history::{HistoryView, history};
+use crate::operations::{self, LimitView, PausedView, QueueView, UncountedQueue, known_builds};
+use crate::queue::hosts;
+use crate::queue::limits::QueueLimits;
+use crate::queue::minutes::in_range;
 
 /// All queues of the configuration.
 #[derive(Serialize, ToSchema)]
@@ -23,21 +23,6 @@ pub(super) struct QueueList {
     queues: Vec<QueueView>,
     /// The queues that cannot be counted.
     failed: Vec<UncountedQueue>,
-}
-
-#[derive(Serialize, ToSchema)]
-pub(super) struct UncountedQueue {
-    queue: String,
-    error: String,
-}
-
-/// A queue that was paused or resumed.
-#[derive(Serialize, ToSchema)]
-pub(super) struct PausedView {
-    queue: String,
-    paused: bool,
-    /// False: it was so before.
-    changed: bool,
 }
 
 /// The reason of a pause, and its time.
@@ -63,13 +48,35 @@ pub(super) struct ResumeBody {
     why: String,
 }
 
+/// An order to limit a queue, with at least one of `rate`, `concurrency` and `per_key`.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(examples(json!({ "rate": "5/s", "for": "1h", "why": "the model answers 429" })))]
+pub(super) struct LimitBody {
+    /// The most tasks that start in all hosts together, like `5/s`.
+    #[schema(pattern = "^[0-9]+/(s|m|h)$")]
+    rate: Option<String>,
+    /// The most attempts at once in each host.
+    #[schema(minimum = 1)]
+    concurrency: Option<u32>,
+    /// The most tasks of one key at once, in all hosts together. For queues with `serial`.
+    #[schema(minimum = 1)]
+    per_key: Option<u32>,
+    /// How long the limits hold, like `1h`. Without it: until they are cleared.
+    #[serde(rename = "for")]
+    #[schema(pattern = "^([0-9]+(d|h|m|s|ms))+$")]
+    lasting: Option<String>,
+    /// The reason, which everybody is shown who looks at the queue: 1 to 200 characters.
+    #[schema(min_length = 1, max_length = 200)]
+    why: String,
+}
+
 /// All queues, with how many tasks are in each place
 #[utoipa::path(get, path = "/v1/queues", responses((status = 200, body = QueueList)))]
 pub(super) async fn list_queues(State(api): State<Api>) -> Result<Json<QueueList>, ApiProblem> {
     let link = api.link().await?;
     let hosts = hosts::list_known(link).await?;
     let (queues, failed) = operations::counted(&api.queues(), link, &hosts, now_ms()).await?;
-    let failed = failed.into_iter().map(|(queue, error)| UncountedQueue { queue, error }).collect();
     Ok(Json(QueueList { queues, failed }))
 }
 
@@ -118,10 +125,9 @@ pub(super) async fn pause_queue(
     ApiCall { api, path: name, caller }: ApiCall<String>,
     OptionalBody(body): OptionalBody<PauseBody>,
 ) -> ApiAnswer {
-    let time = body.time.as_deref().map(parse_duration).transpose();
-    let time = time.map_err(|why| invalid(format!("for: {why}")))?;
-    let order = Pausing { who: operator(caller), why: body.why, time };
-    set_paused(&api, name, true, async |queue| pause(queue, &order).await).await
+    let time = duration("for", body.time.as_deref())?;
+    let paused = operations::pause(&api.queue(&name).await?, &caller.name, &body.why, time).await?;
+    Ok(AuditNote::queue(&name).on(Json(paused)))
 }
 
 /// Lets all hosts claim tasks of a paused or held queue again
@@ -134,17 +140,39 @@ pub(super) async fn resume_queue(
     ApiCall { api, path: name, caller }: ApiCall<String>,
     OptionalBody(body): OptionalBody<ResumeBody>,
 ) -> ApiAnswer {
-    let who = operator(caller);
-    set_paused(&api, name, false, async |queue| resume(queue, &who, &body.why).await).await
+    let resumed = operations::resume(&api.queue(&name).await?, &caller.name, &body.why).await?;
+    Ok(AuditNote::queue(&name).on(Json(resumed)))
 }
 
-async fn set_paused(
-    api: &Api,
-    name: String,
-    paused: bool,
-    act: impl AsyncFnOnce(&Queue) -> OperationResult<bool>,
+/// Limits a queue in all hosts, in place of the limits before
+///
+/// Limits only lower what the configuration allows. Hosts obey within about two seconds, and what runs goes
+/// on. At the end of their time the configuration alone holds again.
+#[utoipa::path(
+    put, path = "/v1/queues/{queue}/limits",
+    params(("queue" = String, Path, description = "the queue's name in the configuration")),
+    request_body = LimitBody, responses((status = 200, body = LimitView))
+)]
+pub(super) async fn set_limits(
+    ApiCall { api, path: name, caller }: ApiCall<String>,
+    JsonBody(body): JsonBody<LimitBody>,
 ) -> ApiAnswer {
+    let LimitBody { rate, concurrency, per_key, lasting, why } = body;
+    let lasting = duration("for", lasting.as_deref())?;
     let queue = api.queue(&name).await?;
-    let changed = act(&queue).await?;
-    Ok(AuditNote::queue(&name).on(Json(PausedView { queue: name, paused, changed })))
+    let by = caller.name.to_string();
+    let limits = QueueLimits { rate, concurrency, per_key, by, why, ..QueueLimits::default() };
+    let view = operations::limit(&queue, limits, lasting).await;
+    Ok(AuditNote::queue(&name).on(view.map(Json).map_err(ApiProblem::from)))
+}
+
+/// Clears the limits of a queue: the configuration alone holds again
+#[utoipa::path(
+    delete, path = "/v1/queues/{queue}/limits",
+    params(("queue" = String, Path, description = "the queue's name in the configuration")),
+    responses((status = 200, body = LimitView))
+)]
+pub(super) async fn clear_limits(ApiCall { api, path: name, caller }: ApiCall<String>) -> ApiAnswer {
+    let view = operations::clear_limits(&api.queue(&name).await?, &caller.name).await;
+    Ok(AuditNote::queue(&name).on(view.map(Json).map_err(ApiProblem::from)))
 }

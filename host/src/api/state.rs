@@ -95,7 +95,7 @@ impl Api {
         self.0.limits.requests.try_acquire().map_err(|_| busy())
     }
 
-    /// Waits for such a place. Only the looks of streams wait, which are few.
+    /// Waits for a place among the requests. Only the looks of streams wait, and they are few.
     pub(crate) async fn place_in_line(&self) -> Result<SemaphorePermit<'_>, ApiProblem> {
         self.0.limits.requests.acquire().await.map_err(|_| busy())
     }

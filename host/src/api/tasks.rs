@@ -10,16 +10,15 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::body::{CountsQuery, TasksQuery, checked_limit, invalid, parse_state};
+use super::body::{CountsQuery, TasksQuery, checked_limit, duration, parse_state};
 use super::extract::{ApiAnswer, ApiCall, JsonBody, QueryOf};
 use crate::admin::audit::AuditNote;
 use crate::admin::base_path::at;
-use crate::admin::problem::{ApiProblem, ProblemCode};
-use crate::config::units::parse_duration;
+use crate::admin::problem::{ApiProblem, ProblemCode, invalid};
 use crate::operations::{
     self, Cancelled, JsonMembers, ListRequest, Retried, TaskGroups, TaskList, TaskView, fields_of_json,
 };
-use crate::queue::{Enqueued, NewTask};
+use crate::queue::Enqueued;
 use crate::telemetry::TRACEPARENT;
 
 /// The header with a task's idempotency key.
@@ -123,14 +122,8 @@ pub(super) async fn enqueue_task(
     JsonBody(body): JsonBody<NewTaskBody>,
 ) -> ApiAnswer {
     let key = key(&headers, body.key)?;
-    let delay = body.delay.as_deref().map(parse_duration).transpose();
-    let delay = delay.map_err(|why| invalid(format!("delay: {why}")))?.unwrap_or(Duration::ZERO);
-    let fields = fields_of_json(&body.fields.0)?;
-    let wrong = |error: crate::queue::produce::NotATask| invalid(error.to_string());
-    let mut task = NewTask::new(fields, delay).map_err(wrong)?;
-    if let Some(key) = key {
-        task = task.with_key(key).map_err(wrong)?;
-    }
+    let delay = duration("delay", body.delay.as_deref())?.unwrap_or(Duration::ZERO);
+    let task = operations::new_task(fields_of_json(&body.fields.0)?, delay, key)?;
     let incoming = headers.get(TRACEPARENT).and_then(|value| value.to_str().ok());
     let trace = api.parts().traces.enqueueing(task.traceparent().or(incoming));
     let task = task.with_traceparent(trace.traceparent.clone());
@@ -224,6 +217,6 @@ pub(super) async fn retry_task(
 ) -> ApiAnswer {
     let note = AuditNote::task(&name, &id);
     let queue = api.queue(&name).await?;
-    let retried = operations::retry(&queue, &id).await;
+    let retried = operations::retry(&queue, &id, false).await;
     Ok(note.on(retried.map(Json).map_err(ApiProblem::from)))
 }

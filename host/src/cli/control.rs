@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::Args;
-use serde_json::json;
 
 use super::confirm::confirm;
 use super::context::{connect, operator};
@@ -21,7 +20,7 @@ use super::progress::CommandProgress;
 use super::text::{self, plural};
 use crate::config::Config;
 use crate::config::units::parse_duration;
-use crate::operations::{self, OrderView, Pausing, ReloadView, patiently};
+use crate::operations::{self, OrderView, PausedView, ReloadView, patiently};
 use crate::queue::{Queue, wait};
 
 #[derive(Debug, Args)]
@@ -86,33 +85,33 @@ struct LookArgs {
 }
 
 pub(super) async fn pause(config: &Config, args: PauseArgs, out: &mut Out) -> CommandResult {
-    let PauseArgs { time, common } = args;
-    let order = Pausing { who: operator(), why: common.why.clone(), time };
-    set_paused(config, &common, Some(order), out).await
+    set_paused(config, &args.common, true, args.time, out).await
 }
 
 pub(super) async fn resume(config: &Config, args: ResumeArgs, out: &mut Out) -> CommandResult {
-    set_paused(config, &args, None, out).await
+    set_paused(config, &args, false, None, out).await
 }
 
-/// Pauses the queues, or without an order resumes them.
+/// Pauses the queues, for a time if there is one, or resumes them.
 async fn set_paused(
     config: &Config,
     ResumeArgs { queues, why, look: LookArgs { dry_run } }: &ResumeArgs,
-    order: Option<Pausing>,
+    paused: bool,
+    time: Option<Duration>,
     out: &mut Out,
 ) -> CommandResult {
-    let (dry_run, paused) = (*dry_run, order.is_some());
+    let (dry_run, who) = (*dry_run, operator());
     out.dry_run = dry_run;
     let act = async |queue: &Queue| {
-        let changed = match (dry_run, &order) {
-            (true, _) => is_stopped(queue, !paused).await? != paused,
-            (false, Some(order)) => operations::pause(queue, order).await?,
-            (false, None) => operations::resume(queue, &operator(), why).await?,
+        let view = match (dry_run, paused) {
+            (true, _) => {
+                let changed = is_stopped(queue, !paused).await? != paused;
+                PausedView { queue: queue.rules.name.clone(), paused, changed }
+            }
+            (false, true) => operations::pause(queue, &who, why, time).await?,
+            (false, false) => operations::resume(queue, &who, why).await?,
         };
-        let name = &queue.rules.name;
-        let text = sentence(name, paused, changed, dry_run);
-        let view = json!({ "queue": name, "paused": paused, "changed": changed });
+        let text = sentence(&view, dry_run);
         Ok::<_, CommandError>(QueueEnd { view, text, is_well: true })
     };
     let words = if paused { ("pausing", "not all are paused") } else { ("resuming", "not all go on") };
@@ -130,8 +129,8 @@ async fn is_stopped(queue: &Queue, or_held: bool) -> CommandResult<bool> {
     Ok(is_stopped)
 }
 
-fn sentence(queue: &str, paused: bool, changed: bool, dry_run: bool) -> String {
-    match (paused, changed, dry_run) {
+fn sentence(PausedView { queue, paused, changed }: &PausedView, dry_run: bool) -> String {
+    match (*paused, *changed, dry_run) {
         (true, true, false) => format!("{queue} is paused in all hosts; what runs goes on"),
         (true, true, true) => format!("{queue} would be paused in all hosts; what runs would go on"),
         (true, false, false) => format!("{queue} was paused already"),
@@ -177,9 +176,8 @@ fn withdrawn(view: &OrderView, dry_run: bool) -> String {
     let mut parts = Vec::new();
     if back > 0 {
         let (hosts, stops) = (plural(back as u64, "host"), shown(view, &view.order.version));
-        let starts: Vec<String> = view.back_to.iter().flatten().map(|version| shown(view, version)).collect();
-        // Hosts of an older tqhost do not announce to which version they can go back.
-        let starts = if starts.is_empty() { "the version before it".to_owned() } else { starts.join(" or ") };
+        let starts = view.starts().map(|starts| text::escape(&starts));
+        let starts = starts.unwrap_or_else(|| "the version before it".to_owned());
         let when = if dry_run { "" } else { " within seconds" };
         parts.push(format!("{stops} stops, {starts} starts on {hosts}{when}"));
     }

@@ -207,13 +207,14 @@ fn table(letters: &[DeadView], titles: &[String], now_ms: u64, paint: Paint) -> 
         .figures(["ATTEMPTS", "DIED"])
         .texts(["ERROR"]);
     for letter in letters {
+        let DeadView { letter, columns, .. } = letter;
         let first = [(&letter.id).into(), Cell::tone(&letter.reason, Tone::Warning)];
         let last = [
             letter.attempts.into(),
             text::died(letter.failed_at, now_ms).into(),
             text::cut(&text::escape(&letter.error), ERROR_WIDTH).into(),
         ];
-        let columns = letter.columns.iter().map(|column| Cell::known(column.as_ref()));
+        let columns = columns.iter().map(|column| Cell::known(column.as_ref()));
         table.row(first.into_iter().chain(columns).chain(last));
     }
     table.render(paint)
@@ -223,12 +224,10 @@ async fn show(config: &Config, name: &str, id: &str, out: &mut Out) -> CommandRe
     let queue = open(config, name).await?;
     let letter = letter(&queue, id).await?;
     let failed_attempts = patiently(|| queue.failed_attempts(&letter.id)).await?;
-    let view = LetterView { letter: DeadView::new(&letter, true), failed_attempts };
-    out.show(&view, |paint| {
-        let zone = TimeZone::system();
-        render(&letter, clock::now_ms(), &zone, paint)
-            + &status::failed_below(&view.failed_attempts, &zone, paint)
-    });
+    let zone = TimeZone::system();
+    let shown = render(&letter, clock::now_ms(), &zone, out.paint)
+        + &status::failed_below(&failed_attempts, &zone, out.paint);
+    out.show(&LetterView { letter: DeadView::new(letter, true), failed_attempts }, |_| shown);
     Ok(())
 }
 

@@ -1,8 +1,8 @@
 //! `tqhost drain`: cancels what waits in a queue; what runs goes on.
 //!
 //! In: a queue's name, filters. Out: how many were cancelled. The job keeps them for a day, and with `--out`
-//! they are in a file in the end. Not here: how tasks are found and cancelled (`operations::cancel`), the job
-//! (`many`).
+//! they are in a file in the end. Not here: how tasks are found and cancelled (`operations::cancel_all`), the
+//! job (`many`).
 
 use std::path::PathBuf;
 

@@ -5,7 +5,7 @@
 
 use clap::Args;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::context::{connect, rules};
 use super::exit::{CommandError, CommandResult};
@@ -43,9 +43,9 @@ impl NamedQueues {
 
 /// The result of a command for one queue.
 #[derive(Debug)]
-pub(super) struct QueueEnd {
+pub(super) struct QueueEnd<V> {
     /// The output as JSON, and for people.
-    pub view: Value,
+    pub view: V,
     pub text: String,
     /// Whether the exit code can be 0.
     pub is_well: bool,
@@ -61,11 +61,11 @@ struct FailedQueue<'c> {
 /// Calls `act` for one queue after the other. If several queues are named and a call fails, the next queue
 /// follows, and the exit code is 1. `doing` tells people what the command does with a queue, and `cut` what
 /// Ctrl-C left undone.
-pub(super) async fn each_queue(
+pub(super) async fn each_queue<V: Serialize>(
     config: &Config,
     chosen: &NamedQueues,
     (doing, cut): (&str, &str),
-    act: impl AsyncFn(&Queue) -> CommandResult<QueueEnd>,
+    act: impl AsyncFn(&Queue) -> CommandResult<QueueEnd<V>>,
     out: &mut Out,
 ) -> CommandResult {
     let all = chosen.rules(config)?;

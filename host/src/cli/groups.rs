@@ -12,7 +12,7 @@ use super::progress::CommandProgress;
 use super::table::{Cell, TextTable};
 use super::text;
 use crate::clock;
-use crate::operations::{TaskGroup, TaskGrouping, TaskGroups};
+use crate::operations::{GroupKey, TaskGroup, TaskGrouping, TaskGroups};
 use crate::queue::{Queue, TaskFilter};
 
 /// The most tasks that one command looks at.
@@ -75,11 +75,11 @@ fn footer(name: &str, noun: &str, groups: &TaskGroups) -> String {
 fn table(groups: &TaskGroups, now_ms: u64, zone: &TimeZone, paint: Paint) -> String {
     // All groups have the same properties, so the first one has the columns of the table. A group without any
     // is one by the value of a field, which its tasks need not have.
-    let first = groups.groups.first();
-    let by_reason = first.is_some_and(|group| group.reason.is_some());
-    let by_version = first.is_some_and(|group| group.version.is_some());
-    let by_hour = first.is_some_and(|group| group.hour.is_some());
-    let by_error = first.is_some_and(|group| group.error.is_some());
+    let first = groups.groups.first().map(|group| group.key.clone()).unwrap_or_default();
+    let by_reason = first.reason.is_some();
+    let by_version = first.version.is_some();
+    let by_hour = first.hour.is_some();
+    let by_error = first.error.is_some();
     let by_value = !(by_reason || by_version || by_hour || by_error);
     let mut table = TextTable::new(&["OLDEST", "EXAMPLE", "NEWEST"])
         .texts(by_reason.then_some("REASON"))
@@ -90,7 +90,8 @@ fn table(groups: &TaskGroups, now_ms: u64, zone: &TimeZone, paint: Paint) -> Str
         .id("EXAMPLE")
         .texts(by_error.then_some("ERROR"));
     for group in &groups.groups {
-        let TaskGroup { reason, version, error, hour, value, count, oldest_at, newest_at, example } = group;
+        let TaskGroup { key, count, oldest_at, newest_at, example } = group;
+        let GroupKey { reason, version, error, hour, value } = key;
         let shown = |value: &String| if value.is_empty() { "\"\"".to_owned() } else { value.clone() };
         let reason = reason.as_deref().filter(|reason| !reason.is_empty()).unwrap_or(text::NONE);
         let hour = hour.map(|hour| text::local(hour, zone, "%Y-%m-%d %H:%M"));
@@ -118,11 +119,12 @@ mod tests {
     fn groups(next: Option<&str>) -> TaskGroups {
         let some = |text: &str| Some(text.to_owned());
         let group = |error: &str, count| TaskGroup {
-            reason: some("rejected"),
-            version: some(""),
-            error: some(error),
-            hour: None,
-            value: None,
+            key: GroupKey {
+                reason: some("rejected"),
+                version: some(""),
+                error: some(error),
+                ..GroupKey::default()
+            },
             count,
             oldest_at: 1_000,
             newest_at: 61_000,

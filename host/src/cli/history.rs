@@ -16,10 +16,10 @@ use super::output::{Out, Paint, Tone};
 use super::table::{Cell, TextTable};
 use super::text;
 use crate::config::Config;
-use crate::operations::history::{HistoryView, SpanView, in_range};
+use crate::operations::history::{HistoryView, SpanView};
 use crate::operations::{known_builds, patiently};
 use crate::queue::hosts;
-use crate::queue::minutes::{HistoryRange, MINUTE_MS};
+use crate::queue::minutes::{HistoryRange, MINUTE_MS, in_range};
 
 pub(super) async fn run(config: &Config, name: &str, range: HistoryRange, out: &mut Out) -> CommandResult {
     let queue = open(config, name).await?;

@@ -31,10 +31,7 @@ pub(super) async fn run(config: &Config, args: RetryArgs, out: &mut Out) -> Comm
     let RetryArgs { queue: name, ids, dry_run } = args;
     out.dry_run = dry_run;
     let queue = open(config, &name).await?;
-    let act = async |id: &str| match dry_run {
-        true => operations::retry_preview(&queue, id).await,
-        false => operations::retry(&queue, id).await,
-    };
+    let act = async |id: &str| operations::retry(&queue, id, dry_run).await;
     let so_far = |results: &TaskResults<Retried>| {
         let told = if dry_run { "could be told to run" } else { "told to run" };
         format!("{} of {} {told}", results.tasks.len(), text::plural(ids.len() as u64, "task"))

@@ -66,16 +66,14 @@ async fn once(config: &Config, queue: &Queue, name: &str, id: &str, out: &mut Ou
     let family = family(&config.queues, queue, &task).await?;
     let mask = FieldMask::new(&config.admin.mask);
     let attempts = patiently(|| queue.failed_attempts(id)).await?;
+    let zone = TimeZone::system();
+    let mut shown = render(&queue.rules, &task, &family, clock::now_ms(), &zone, out.paint);
+    if let Some(fields) = kept_fields(&task, &mask) {
+        shown += &format!("\n\n{fields}");
+    }
+    shown += &failed_below(&attempts, &zone, out.paint);
     let view = TaskView::new(&queue.rules.name, &task).with_masked_fields(&mask);
-    let view = view.with(&family).with_attempts(attempts.clone());
-    out.show(&view, |paint| {
-        let zone = TimeZone::system();
-        let mut shown = render(&queue.rules, &task, &family, clock::now_ms(), &zone, paint);
-        if let Some(fields) = kept_fields(&task, &mask) {
-            shown += &format!("\n\n{fields}");
-        }
-        shown + &failed_below(&attempts, &zone, paint)
-    });
+    out.show(&view.with_family(family).with_attempts(attempts), |_| shown);
     Ok(())
 }
 
@@ -148,7 +146,7 @@ fn render(
         lines.push(("child of", format!("{queue} {}", text::escape(id))));
     }
     if task.progress.is_some() || task.note.is_some() {
-        lines.push(("progress", tree::progress(task)));
+        lines.push(("progress", tree::progress(task.progress, task.note.as_deref())));
     }
     let texts = [
         ("error", &task.error),
@@ -233,7 +231,7 @@ fn change(task: &TaskStatus, now_ms: u64, zone: &TimeZone, paint: Paint) -> Stri
     let mut parts = vec![text::local(now_ms, zone, "%H:%M:%S"), word, format!("attempt {}", task.attempt)];
     match task.status {
         Status::Processing if task.progress.is_some() || task.note.is_some() => {
-            parts.push(tree::progress(task));
+            parts.push(tree::progress(task.progress, task.note.as_deref()));
         }
         Status::Pending if let Some(due) = task.due_at.filter(|due| *due > now_ms) => {
             parts.push(format!("in {}", text::age_ms(due - now_ms)));
@@ -340,7 +338,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_flow_shows_the_children_that_have_not_completed() {
-        let of = |task: TaskStatus, below| TreeTask { queue: "query".into(), task, below };
+        let of = |task: TaskStatus, below| BranchView::new("query", task, below);
         let running = || TaskStatus { error: None, ..task() };
         let failed = TaskStatus { progress: None, note: None, status: Status::Failed, ..task() };
         let plain = || TaskStatus { progress: None, note: None, ..running() };

@@ -11,18 +11,20 @@ use maud::{Markup, html};
 use super::confirm::{ConfirmForm, Confirmation};
 use super::jobs::job_path;
 use super::layout::samples;
-use super::orders::operator;
-use super::problem::{PageAnswer, changed, invalid};
+use super::problem::{PageAnswer, changed};
 use super::session::Visitor;
 use super::state::PageCall;
 use super::text::{data, grouped, plural};
 use super::values::{Values, dead_path, link, queue_path};
 use crate::admin::audit::AuditNote;
-use crate::admin::problem::ApiProblem;
+use crate::admin::problem::{ApiProblem, invalid};
 use crate::api::guard::role_of;
 use crate::config::rules::Rate;
 use crate::config::units::{parse_rate, show_rate};
 use crate::operations::jobs::{self, Deed, JobCount, JobOrder};
+
+const KEPT: &str = "They are kept for 24 hours: the page of the job has a button that brings them back, and \
+                    a file to download.";
 
 /// Counts the dead letters that match, and asks.
 pub(super) async fn confirm(call: PageCall, name: Path<String>) -> PageAnswer {
@@ -133,10 +135,7 @@ impl Question<'_> {
             @match self.deed {
                 Deed::Requeue => (export_link(&dead_path(self.name), self.values)),
                 Deed::Purge => {
-                    p.note {
-                        "They are kept for 24 hours: the page of the job has a button that brings them back, \
-                         and a file to download. After that only a file that you have downloaded is left."
-                    }
+                    p.note { (KEPT) " After that only a file that you have downloaded is left." }
                     (export_link(&dead_path(self.name), self.values))
                 }
                 Deed::Export => p.note {
@@ -145,9 +144,7 @@ impl Question<'_> {
                 },
                 _ => {
                     p.note {
-                        "They are kept for 24 hours: the page of the job has a button that brings them back, \
-                         and a file to download. What runs goes on, and so does a task that waits for its \
-                         flow."
+                        (KEPT) " What runs goes on, and so does a task that waits for its flow."
                     }
                     p.note {
                         "Tasks that producers add from now on stay, and tasks that run may be tried again."
@@ -240,13 +237,13 @@ fn filter_form(name: &str, values: &Values) -> Markup {
     html! {
         form.filter method="get" action=(drain) role="search" aria-label="Filter of tasks that wait" {
             (values.condition_inputs())
-            label { "Text in id, error or field " input name="text" value=[values.get("text")]; }
-            label { "Text in the latest error " input name="error" value=[values.get("error")]; }
-            label { "Latest version " input name="version" value=[values.get("version")]; }
-            label { "Waits for at least "
-                input name="older_than" placeholder="1h" value=[values.get("older_than")]; }
-            label { "Waits for less than "
-                input name="newer_than" placeholder="1h" value=[values.get("newer_than")]; }
+            (values.inputs(&[
+                ("Text in id, error or field", "text", None),
+                ("Text in the latest error", "error", None),
+                ("Latest version", "version", None),
+                ("Waits for at least", "older_than", Some("1h")),
+                ("Waits for less than", "newer_than", Some("1h")),
+            ]))
             button { "Count" }
             @if !values.filter_pairs().is_empty() { a href=(drain) { "All that wait" } }
         }
@@ -258,7 +255,7 @@ pub(super) async fn start(call: PageCall, Path(name): Path<String>, deed: Deed) 
     let PageCall { dashboard, visitor, values } = call;
     let filter = values.filter(dashboard.api.mask())?;
     rate(&values)?;
-    // Without this it would be for another set than the one that was counted.
+    // Without this place, the job would be on other tasks than those that were counted.
     let Some(begin) = values.get("begin") else {
         return Err(invalid("begin: begin at the page that counts").into());
     };
@@ -266,8 +263,8 @@ pub(super) async fn start(call: PageCall, Path(name): Path<String>, deed: Deed) 
     let queue = dashboard.api.queue(&name).await?;
     let order = JobOrder {
         rate: values.get("rate").filter(|_| deed == Deed::Requeue).map(|rate| rate.trim().to_owned()),
-        who: operator(&visitor),
-        why: values.get("why").unwrap_or_default().trim().to_owned(),
+        who: visitor.caller.name.to_string(),
+        why: values.trimmed("why").to_owned(),
         keep: values.get("no_undo").is_none(),
         counted: Some((begin.to_owned(), matched)),
         ..JobOrder::new(deed, filter)

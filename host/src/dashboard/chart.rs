@@ -11,17 +11,16 @@
 
 use std::fmt::Write as _;
 
-use jiff::Timestamp;
 use maud::{Markup, html};
 
-use super::text::grouped;
+use super::text::{grouped, time_of};
 use crate::operations::marks::HistoryMark;
 
 /// The height of a chart in its own units; its width is one unit for each step.
 const HEIGHT: f64 = 1000.0;
 /// The part of a step that its bar takes.
 const BAR: f64 = 0.8;
-/// The least height of what is not zero: a single failure beside thousands is seen.
+/// The least height of a count that is not zero, so that a single failure beside thousands is seen.
 const LEAST: f64 = 25.0;
 /// The length of a value alone, as a part of its step.
 const DOT: f64 = 0.8;
@@ -74,7 +73,7 @@ impl TimeAxis {
     /// The beginning of a step, as short as the other ones allow.
     pub(super) fn label(&self, ms: u64) -> String {
         let form = if self.step_ms * self.steps as u64 > DAY_MS { "%b %d %H:%M" } else { "%H:%M" };
-        clock(ms, form)
+        time_of(ms).map_or_else(String::new, |time| time.strftime(form).to_string())
     }
 
     /// The place of a moment in steps, if it is one of this time.
@@ -94,11 +93,6 @@ impl TimeAxis {
             (part * 100 / PARTS, anchor, self.label(self.from_ms + length * part / PARTS))
         })
     }
-}
-
-fn clock(ms: u64, form: &str) -> String {
-    let time = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
-    time.map_or_else(String::new, |time| time.strftime(form).to_string())
 }
 
 /// A round number that is not less than `most`, as the end of an axis.
@@ -130,7 +124,7 @@ pub(super) fn sparkline(id: &str, title: &str, bars: &[Bar]) -> Markup {
     }
 }
 
-/// Bars of what was completed, with what failed on top of it.
+/// Bars of the completed tasks, with the failures on top of them.
 pub(super) fn bar_chart(chart: &Chart<'_>, bars: &[Bar], words: &[StepWords]) -> Markup {
     let end = count_end(highest(bars) as f64);
     let keys = html! { span.key.completed { "completed" } " " span.key.failed { "failed" } };

@@ -11,20 +11,18 @@ use maud::{Markup, html};
 
 use super::confirm::{ConfirmForm, Confirmation};
 use super::layout::{page, samples, state};
-use super::orders::operator;
-use super::problem::{PageAnswer, changed, invalid};
+use super::problem::{PageAnswer, changed};
 use super::session::Visitor;
 use super::state::PageCall;
 use super::table::{BOXES, PageCell, cell, link as to_task, table};
 use super::text::{NONE, data, plural};
 use super::values::{Values, dead_path, link, queue_path, task_path};
 use crate::admin::audit::AuditNote;
-use crate::admin::problem::ApiProblem;
+use crate::admin::problem::{ApiProblem, invalid};
 use crate::api::guard::role_of;
 use crate::operations::changes::{self, ChangeView, check_why};
 use crate::operations::jobs::Deed;
-use crate::operations::{MOST_IDS, OperationResult, TaskSample, cancel_ids, patiently};
-use crate::queue::Queue;
+use crate::operations::{MOST_IDS, ManyDone, TaskSample, act_on_named, patiently};
 use crate::queue::listing::ListedState;
 
 /// The name of a box.
@@ -97,21 +95,9 @@ fn ids(values: &Values) -> Result<Vec<String>, ApiProblem> {
     }
 }
 
-/// Works on the tasks, or only counts. Returns the numbers of tasks: done, skipped, not reached in time.
-async fn work(
-    call: &PageCall,
-    queue: &Queue,
-    ids: &[String],
-    deed: Deed,
-    is_real: bool,
-) -> OperationResult<[u64; 3]> {
-    if let Deed::Cancel | Deed::Drain = deed {
-        let done = cancel_ids(&call.dashboard.api.queues(), queue, ids, !is_real, None).await?;
-        let left = (ids.len() as u64).saturating_sub(done.examined);
-        return Ok([done.succeeded, done.skipped, left]);
-    }
-    let done = queue.redrive_named(ids, deed.on_named(!is_real, None)?).await?;
-    Ok([done.succeeded, done.skipped, 0])
+/// The chosen tasks that the work did not reach in time.
+fn not_reached(ids: &[String], done: &ManyDone) -> u64 {
+    (ids.len() as u64).saturating_sub(done.examined)
 }
 
 /// A line about the rows that are skipped, if there are any.
@@ -137,7 +123,12 @@ pub(super) async fn confirm(call: PageCall, Path(name): Path<String>) -> PageAns
     let ids = ids(&call.values)?;
     let queue = call.dashboard.api.queue(&name).await?;
     let may = call.visitor.caller.may(role_of(deed));
-    let [count, skipped, left] = if may { work(&call, &queue, &ids, deed, false).await? } else { [0; 3] };
+    let queues = call.dashboard.api.queues();
+    let counted = match may {
+        true => act_on_named(&queues, &queue, &ids, (deed, None), true, None).await?,
+        false => ManyDone { examined: ids.len() as u64, ..ManyDone::default() },
+    };
+    let (count, left) = (counted.succeeded, not_reached(&ids, &counted));
     let sample = TaskSample::of_ids(&queue, &ids, call.dashboard.api.mask()).await?;
     let (words, place) = (plural(count, deed.noun()), place(&call.values));
     let back = back(&name, &place);
@@ -158,7 +149,7 @@ pub(super) async fn confirm(call: PageCall, Path(name): Path<String>) -> PageAns
         name: &name,
         told: html! {
             p.count { strong { (words) } " of queue " (data(&name)) ", chosen by hand." }
-            (left_out(deed, skipped))
+            (left_out(deed, counted.skipped))
             @if left > 0 { p.error { (plural(left, "row")) " not counted in time: they are meant, too." } }
             @if may && count == 0 { p { "There is nothing to do." } }
             (samples(&name, &sample))
@@ -180,23 +171,25 @@ pub(super) async fn confirm(call: PageCall, Path(name): Path<String>) -> PageAns
 
 /// Works on the chosen tasks, and says what became of them.
 pub(super) async fn act(call: PageCall, Path(name): Path<String>, deed: Deed) -> PageAnswer {
-    let (ids, why) = (ids(&call.values)?, call.values.get("why").unwrap_or_default().trim());
+    let (ids, why) = (ids(&call.values)?, call.values.trimmed("why"));
     check_why(why)?;
     let queue = call.dashboard.api.queue(&name).await?;
     let note = AuditNote { ids: ids.clone(), ..AuditNote::queue(&name) };
-    let [count, skipped, left] = match work(&call, &queue, &ids, deed, true).await {
+    let queues = call.dashboard.api.queues();
+    let done = match act_on_named(&queues, &queue, &ids, (deed, None), false, None).await {
         Ok(done) => done,
         Err(error) => return changed(note, Err(error)),
     };
+    let (count, left) = (done.succeeded, not_reached(&ids, &done));
     let words = plural(count, deed.noun());
     if count > 0 {
-        let change = ChangeView::chosen(deed, &operator(&call.visitor)).queue(&name);
+        let change = ChangeView::chosen(deed, &call.visitor.caller.name).queue(&name);
         changes::note(&queue.link, change.detail(&format!("{words}, chosen by hand")).why(why)).await;
     }
-    // A status of what was deleted would tell of its end before.
+    // The status of a purged task would tell how it had ended before the purge.
     let mut rows = Vec::new();
     for id in ids.iter().take(SHOWN).filter(|_| deed != Deed::Purge) {
-        // The work is done, whether this can be told or not.
+        // The work is done, so an error of Redis does not fail the page.
         let task = patiently(|| queue.status(id)).await.ok().flatten();
         let status = task.map_or_else(|| html! { (NONE) }, |task| state(task.status.into_str()));
         rows.push(vec![to_task("Task", &task_path(&name, id), id), cell("State now", status)]);
@@ -208,11 +201,11 @@ pub(super) async fn act(call: PageCall, Path(name): Path<String>, deed: Deed) ->
         p.trail { (trail(&list, &name, &place)) }
         h1 { (title) }
         @if count > 0 { p.done role="status" { (title) ", chosen by hand." } }
-        (left_out(deed, skipped))
+        (left_out(deed, done.skipped))
         @if left > 0 { p.error { (plural(left, "row")) " not reached in time: choose them again." } }
         @if !rows.is_empty() { (table("The chosen tasks", rows)) }
         p { a.button href=(list) { "Back to the list" } }
     };
-    let note = note.with_counts(count, skipped);
+    let note = note.with_counts(count, done.skipped);
     Ok(note.on(page(&call.visitor, &title, &main)))
 }

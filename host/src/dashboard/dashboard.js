@@ -83,8 +83,8 @@
       location.assign(steps[at].getAttribute("href"));
     }
   });
-  // The parts as the host sent them last: what this script adds to a chart is no change.
-  // Those that came while a part was in use wait in `late`.
+  // `sent` has the parts as the host sent them last, without what this script adds to charts. A part that
+  // came while the one in the page was in use waits in `late`.
   const late = new Map();
   const sent = new Map(parts().map((part) => [part.dataset.live, part.cloneNode(true)]));
   dressCharts();
@@ -113,8 +113,8 @@
     told.textContent = isPaused ? "as of " + now() : text;
   };
 
-  // What somebody uses at present stays as it is: a field, a chosen box, a text that is selected, a log that
-  // is unfolded.
+  // A part that somebody uses at present stays as it is: a field, a chosen box, a selected text, an unfolded
+  // log.
   const isInUse = (part) => {
     const at = getSelection();
     const isSelected = at && !at.isCollapsed && at.anchorNode && part.contains(at.anchorNode);

@@ -16,13 +16,15 @@ use super::table::{cell, count, table, text_or_none, time};
 use super::text::{data, grouped, plural, version};
 use super::values::{Values, dead_path, link, queue_path};
 use crate::api::dead::download;
+use crate::api::reasons;
 use crate::builds::Builds;
 use crate::clock::now_ms;
 use crate::operations::jobs::Deed;
-use crate::operations::{self, GroupBy, GroupKind, TaskGroup, TaskGroups, known_builds, task_groups};
-use crate::queue::dead::{DRAINED, FOREIGN};
+use crate::operations::{
+    self, GroupBy, GroupKey, GroupKind, TaskGroup, TaskGroups, known_builds, task_groups,
+};
+use crate::queue::hosts;
 use crate::queue::listing::ListedState;
-use crate::queue::{Reason, hosts};
 
 /// Causes on a page.
 const GROUPS: usize = 50;
@@ -84,26 +86,25 @@ pub(super) async fn export(call: PageCall, Path(name): Path<String>) -> PageAnsw
 }
 
 fn filter_form(path: &str, values: &Values) -> Markup {
-    let value = |name: &str| values.get(name).unwrap_or_default().to_owned();
-    let reasons = <Reason as strum::VariantArray>::VARIANTS.iter().map(|reason| reason.into_str());
     let chosen = values.get("reason");
     html! {
         form.filter method="get" action=(path) role="search" aria-label="Filter of dead letters" {
             label { "Reason "
                 select name="reason" {
                     option value="" { "any" }
-                    @for reason in reasons.chain([FOREIGN, DRAINED]) {
+                    @for reason in reasons() {
                         option value=(reason) selected[chosen == Some(reason)] { (reason) }
                     }
                 }
             }
             (values.condition_inputs())
             (values.time_inputs())
-            label { "Text in id, error or field " input name="text" value=(value("text")); }
-            label { "Text in the error (… for any) " input name="error" value=(value("error")); }
-            label { "Version " input name="version" value=(value("version")); }
-            label { "Died less than … ago "
-                input name="newer_than" placeholder="1h" value=(value("newer_than")); }
+            (values.inputs(&[
+                ("Text in id, error or field", "text", None),
+                ("Text in the error (… for any)", "error", None),
+                ("Version", "version", None),
+                ("Died less than … ago", "newer_than", Some("1h")),
+            ]))
             button { "Filter" }
             @if !values.filter_pairs().is_empty() { a href=(path) { "Show all" } }
         }
@@ -123,7 +124,7 @@ fn group_table(path: &str, groups: &TaskGroups, values: &Values, builds: &Builds
         link(&format!("{path}{}", if deed.is_some() { "/confirm" } else { "" }), &pairs)
     };
     let row = |group: &TaskGroup| {
-        let error = group.error.as_deref().filter(|error| !error.is_empty());
+        let error = group.key.error.as_deref().filter(|error| !error.is_empty());
         let error = html! { @match error { Some(error) => (data(error)), None => "no error" } };
         let is_exact = !takes_more(group, groups);
         let error = html! { @if is_exact { a href=(narrowed(group, None)) { (error) } } @else { (error) } };
@@ -135,8 +136,8 @@ fn group_table(path: &str, groups: &TaskGroups, values: &Values, builds: &Builds
         let act = (!deeds.is_empty()).then(|| cell("Act", acts));
         let row = vec![
             cell("Error", error),
-            text_or_none("Reason", group.reason.as_deref()),
-            cell("Version", version(group.version.as_deref(), builds)),
+            text_or_none("Reason", group.key.reason.as_deref()),
+            cell("Version", version(group.key.version.as_deref(), builds)),
             count("Count", group.count),
             time("First", Some(group.oldest_at), now),
             time("Last", Some(group.newest_at), now),
@@ -158,8 +159,8 @@ fn group_table(path: &str, groups: &TaskGroups, values: &Values, builds: &Builds
 
 /// The reason, version and error of a group that a filter can ask for. It cannot ask for an empty one.
 fn asked(group: &TaskGroup) -> [Option<&str>; 3] {
-    [&group.reason, &group.version, &group.error]
-        .map(|text| text.as_deref().filter(|text| !text.trim().is_empty()))
+    let GroupKey { reason, version, error, .. } = &group.key;
+    [reason, version, error].map(|text| text.as_deref().filter(|text| !text.trim().is_empty()))
 }
 
 /// Whether the filter of a group may take dead letters of others, too.

@@ -11,18 +11,17 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::layout::{field, form_token};
-use super::problem::{PageAnswer, changed, done_at, invalid};
+use super::problem::{PageAnswer, changed, done_at};
 use super::session::Visitor;
 use super::state::PageCall;
 use super::text::data;
 use super::values::{queue_path, task_path};
 use crate::admin::audit::AuditNote;
-use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::admin::problem::{ApiProblem, ProblemCode, invalid};
 use crate::config::QueueRules;
-use crate::config::units::parse_duration;
 use crate::mask::FieldMask;
 use crate::operations::{self, FieldView, fields_of_json};
-use crate::queue::{Enqueued, NewTask};
+use crate::queue::Enqueued;
 use crate::task::Field;
 use crate::telemetry::TRACEPARENT;
 
@@ -157,14 +156,9 @@ fn fields(lines: &str) -> Result<Vec<Field>, ApiProblem> {
 
 pub(super) async fn enqueue(call: PageCall, Path(name): Path<String>) -> PageAnswer {
     let PageCall { dashboard, values, .. } = call;
-    let delay = values.get("delay").map(|text| parse_duration(text.trim())).transpose();
-    let delay = delay.map_err(|why| invalid(format!("delay: {why}")))?.unwrap_or(Duration::ZERO);
+    let delay = values.duration("delay")?.unwrap_or(Duration::ZERO);
     let fields = fields(values.get("fields").unwrap_or_default())?;
-    let wrong = |error: crate::queue::produce::NotATask| invalid(error.to_string());
-    let mut task = NewTask::new(fields, delay).map_err(wrong)?;
-    if let Some(key) = values.get("key") {
-        task = task.with_key(key.to_owned()).map_err(wrong)?;
-    }
+    let task = operations::new_task(fields, delay, values.get("key").map(str::to_owned))?;
     let trace = dashboard.api.parts().traces.enqueueing(task.traceparent());
     let task = task.with_traceparent(trace.traceparent.clone());
     let queue = dashboard.api.queue(&name).await?;

@@ -28,8 +28,7 @@ use crate::admin::problem::{ApiProblem, ProblemCode};
 use crate::admin::request::{FETCH_SITE, REQUEST_ID, is_change, own_origin, request_id};
 use crate::admin::tokens::Caller;
 use crate::admin::{self, ProxiedUser, audit, roles};
-use crate::api::guard::{TIME, timed_out};
-use crate::api::naming;
+use crate::api::guard::{in_time, to_its_end};
 
 /// The number of incidents in the title of a page is not older than this.
 const TITLE_MS: u64 = 60_000;
@@ -61,12 +60,8 @@ const HEADERS: [(HeaderName, &str); 5] = [
 pub(super) async fn guard(State(dashboard): State<Dashboard>, request: Request, next: Next) -> Response {
     let request_id = request_id(request.headers());
     let mut response = if is_change(request.method()) {
-        // The client may go away, or the server stop waiting: the change ends nevertheless.
-        let changing = tokio::spawn(change(dashboard, request, next, request_id.clone()));
-        changing.await.unwrap_or_else(|error| {
-            let why = format!("the request failed: {error}");
-            PageProblem(ApiProblem::new(ProblemCode::Internal, why)).into_response()
-        })
+        let changed = to_its_end(change(dashboard, request, next, request_id.clone())).await;
+        changed.unwrap_or_else(|problem| PageProblem(problem).into_response())
     } else if live::is_asked(request.headers()) && !is_still(&request) {
         watch(&dashboard, request, next).await
     } else {
@@ -141,13 +136,13 @@ async fn change(dashboard: Dashboard, request: Request, next: Next, request_id: 
         }
         Err((who, problem)) => (who, problem.into_response()),
     };
-    // A login tells who it was.
+    // A login leaves its caller in the response.
     let who = response.extensions().get::<Caller>().cloned().unwrap_or(who);
     audit::write(&who.name, &method, &path, &request_id, &response);
     response
 }
 
-/// Lets a change through, with its form read; or gives the caller that is refused, and why.
+/// Reads the form of a change, and lets the request through. The error is the refused caller, and the reason.
 async fn admit(
     dashboard: &Dashboard,
     mut request: Request,
@@ -212,10 +207,8 @@ async fn limited(dashboard: &Dashboard, request: Request, next: Next, waits: boo
         Err(problem) => return PageProblem(problem).into_response(),
     };
     let path = request.uri().path().to_owned();
-    match tokio::time::timeout(TIME, naming(&path, next.run(request))).await {
-        Ok(response) => response,
-        Err(_) => PageProblem(timed_out()).into_response(),
-    }
+    let answer = in_time(&path, next.run(request)).await;
+    answer.unwrap_or_else(|problem| PageProblem(problem).into_response())
 }
 
 /// Without tokens, refuses names that may lead here only by a trick.

@@ -1,4 +1,4 @@
-//! Incidents: a card for each, with what would help as a button, and who knows of it.
+//! Incidents: a card for each, with its way out as a button, and the operator who knows of it.
 //!
 //! Not here: which incidents there are (`operations::incidents`).
 
@@ -6,7 +6,6 @@ use axum::extract::Path;
 use maud::{Markup, html};
 
 use super::layout::{button, form_token};
-use super::orders::operator;
 use super::problem::{PageAnswer, done_at};
 use super::session::Visitor;
 use super::state::PageCall;
@@ -16,9 +15,9 @@ use crate::admin::audit::AuditNote;
 use crate::admin::base_path::at;
 use crate::builds::short;
 use crate::clock::now_ms;
-use crate::operations::alarms::AlarmSubject;
+use crate::operations::alarms::{Alarm, AlarmSubject};
 use crate::operations::changes::MAX_WHY;
-use crate::operations::incidents::{self, AlarmView, Incident};
+use crate::operations::incidents::{self, Incident};
 
 /// The cards that are shown at once; the rest is folded.
 const CARDS: usize = 5;
@@ -134,7 +133,7 @@ fn subject(about: &AlarmSubject) -> Markup {
 
 /// The way out, as a form or as a link to the page that asks.
 fn action(visitor: &Visitor, incident: &Incident) -> Markup {
-    let AlarmView { queue, plugin, version, what, .. } = &incident.alarm;
+    let Alarm { queue, plugin, version, what, .. } = &incident.alarm;
     html! {
         @match (incident.action, queue, plugin) {
             (Some("resume"), Some(queue), _) => {
@@ -186,7 +185,7 @@ pub(super) async fn acknowledge(call: PageCall, Path(id): Path<String>) -> PageA
     let PageCall { dashboard, visitor, values } = call;
     let (time, why) = (values.get("for"), values.get("why").unwrap_or_default());
     let link = dashboard.api.link().await?;
-    let noted = incidents::acknowledge(link, &id, time, why, &operator(&visitor)).await?;
+    let noted = incidents::acknowledge(link, &id, time, why, &visitor.caller.name).await?;
     let done = if noted.is_some() { "acknowledged" } else { "reopened" };
     done_at(AuditNote { ids: vec![id], ..AuditNote::default() }, &at("/"), done)
 }

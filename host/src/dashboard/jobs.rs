@@ -6,7 +6,6 @@ use axum::extract::Path;
 use maud::{Markup, html};
 
 use super::layout::{button, page};
-use super::orders::operator;
 use super::problem::{PageAnswer, changed};
 use super::session::Visitor;
 use super::state::{Dashboard, PageCall};
@@ -180,7 +179,7 @@ fn undo_button(visitor: &Visitor, job: &BulkJob, all: &[BulkJob], now: u64) -> M
 pub(super) async fn undo(call: PageCall, Path(id): Path<String>) -> PageAnswer {
     let PageCall { dashboard, visitor, .. } = call;
     let (queues, link) = (dashboard.api.queues(), dashboard.api.link().await?);
-    let undone = operations::undo(&queues, link, &id, &operator(&visitor), "").await;
+    let undone = operations::undo(&queues, link, &id, &visitor.caller.name, "").await;
     lead_to(&dashboard, undone)
 }
 
@@ -196,7 +195,7 @@ pub(super) async fn change(call: PageCall, Path(id): Path<String>, to: JobState)
     if to == JobState::Running {
         check_resume(dashboard.api.link().await?, &visitor.caller, &id).await?;
     }
-    let changed = jobs::change(dashboard.api.link().await?, &id, to, &operator(&visitor)).await;
+    let changed = jobs::change(dashboard.api.link().await?, &id, to, &visitor.caller.name).await;
     lead_to(&dashboard, changed)
 }
 

@@ -162,7 +162,7 @@ pub(super) fn samples(queue: &str, sample: &[TaskSample]) -> Markup {
     html! { @if !sample.is_empty() { (table("Some of them", sample.iter().map(row))) } }
 }
 
-/// A state in words, with a colour that says no more than the words.
+/// A state in words, with a colour. The words say as much without it.
 pub(super) fn state(text: &str) -> Markup {
     let kind = match text {
         "reading" | "waiting-for-permit" | "waiting-for-turn" | "active" | "running" | "done"

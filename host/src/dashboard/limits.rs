@@ -6,18 +6,18 @@ use axum::extract::Path;
 use maud::{Markup, html};
 
 use super::layout::{button, field, form_token, why_field};
-use super::orders::operator;
-use super::problem::{PageAnswer, done_at, invalid};
+use super::problem::{PageAnswer, done_at};
 use super::session::Visitor;
 use super::state::PageCall;
 use super::values::queue_path;
 use crate::admin::audit::AuditNote;
+use crate::admin::problem::invalid;
 use crate::config::QueueRules;
-use crate::config::units::{parse_duration, show_rate};
+use crate::config::units::show_rate;
 use crate::operations;
 use crate::queue::limits::QueueLimits;
 
-/// The form that sets limits, and the button that clears those that hold.
+/// The form that sets limits, and the button that clears the present ones.
 pub(super) fn form(visitor: &Visitor, rules: &QueueRules, limits: Option<&QueueLimits>) -> Markup {
     let path = format!("{}/limits", queue_path(&rules.name));
     let rate = rules.rate_limit.map_or_else(|| "any rate".to_owned(), show_rate);
@@ -56,20 +56,19 @@ pub(super) fn form(visitor: &Visitor, rules: &QueueRules, limits: Option<&QueueL
 
 pub(super) async fn limit(call: PageCall, Path(name): Path<String>) -> PageAnswer {
     let PageCall { dashboard, visitor, values } = call;
-    let number = |name: &str| match values.get(name).map(|text| text.trim().parse().map_err(|_| text)) {
-        Some(Err(text)) => Err(invalid(format!("{name}: {text:?} is no whole number"))),
-        number => Ok(number.and_then(Result::ok)),
+    let number = |name: &str| {
+        let wrong = |text| invalid(format!("{name}: {text:?} is no whole number"));
+        values.get(name).map(|text| text.trim().parse().map_err(|_| wrong(text))).transpose()
     };
-    let lasting = values.get("for").map(|text| parse_duration(text.trim())).transpose();
     let limits = QueueLimits {
         rate: values.get("rate").map(|text| text.trim().to_owned()),
         concurrency: number("concurrency")?,
         per_key: number("per_key")?,
         why: values.get("why").unwrap_or_default().to_owned(),
-        by: operator(&visitor),
+        by: visitor.caller.name.to_string(),
         ..QueueLimits::default()
     };
-    let lasting = lasting.map_err(|why| invalid(format!("for: {why}")))?;
+    let lasting = values.duration("for")?;
     let queue = dashboard.api.queue(&name).await?;
     operations::limit(&queue, limits, lasting).await?;
     done_at(AuditNote::queue(&name), &queue_path(&name), "limited")
@@ -77,6 +76,6 @@ pub(super) async fn limit(call: PageCall, Path(name): Path<String>) -> PageAnswe
 
 pub(super) async fn clear(call: PageCall, Path(name): Path<String>) -> PageAnswer {
     let queue = call.dashboard.api.queue(&name).await?;
-    operations::clear_limits(&queue, &operator(&call.visitor)).await?;
+    operations::clear_limits(&queue, &call.visitor.caller.name).await?;
     done_at(AuditNote::queue(&name), &queue_path(&name), "unlimited")
 }

@@ -1,10 +1,12 @@
 //! Sends a page again and again, as it changes: a stream of events (SSE) at the page's own address.
 //!
 //! In: a request for a page that asks for `text/event-stream`, and the function that answers such requests.
-//! Out: the event `page` with the page, as a text in JSON, whenever it is another one than before, and
-//! without the live sections that are as this stream has sent them last, as the charts of a week are large;
-//! `none` with the status of the answer when there is no page at present; `over` when the session has ended,
-//! or may not see the page, which ends the stream.
+//! Out: events:
+//!
+//!     page   the page has changed: its HTML as a JSON string, without live sections that have not changed
+//!            since this stream sent them, as the charts of a week are large
+//!     none   there is no page at present: the status of the answer
+//!     over   the session has ended, or may not see the page; the stream ends
 //!
 //! Each look is a request like any other, with its checks and limits (`guard`). The script puts the parts
 //! that have changed in place. Not here: the streams of the API, which tell single events (`api::events`).
@@ -38,7 +40,7 @@ pub(super) fn is_asked(headers: &HeaderMap) -> bool {
     headers.get(ACCEPT).is_some_and(|kind| kind == "text/event-stream")
 }
 
-/// Answers with the stream of a page, which `look` gives.
+/// Answers with the stream of a page. `look` answers a request for the page.
 pub(super) fn stream<F>(
     dashboard: &Dashboard,
     request: &Request,

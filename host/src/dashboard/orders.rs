@@ -16,31 +16,22 @@ use super::text::{data, plural};
 use super::values::{Values, plugin_path};
 use crate::admin::audit::AuditNote;
 use crate::admin::base_path::at;
-use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::admin::problem::{ApiProblem, invalid};
 use crate::config::AccessRole;
 use crate::operations::{self, OrderView, lift, lift_preview, withdraw, withdraw_preview};
 
 /// The version that the page showed.
 fn seen(values: &Values) -> Result<&str, ApiProblem> {
-    let missing = || ApiProblem::new(ProblemCode::Invalid, "version: begin at the page of the plugin");
+    let missing = || invalid("version: begin at the page of the plugin");
     values.get("version").ok_or_else(missing)
-}
-
-/// The operator as orders, jobs and changes have it.
-pub(super) fn operator(visitor: &Visitor) -> String {
-    visitor.caller.name.to_string()
 }
 
 pub(super) async fn confirm_rollback(call: PageCall, Path(name): Path<String>) -> PageAnswer {
     let PageCall { dashboard, visitor, values } = call;
-    let view = withdraw_preview(dashboard.api.link().await?, &name, Some(seen(&values)?), None)
-        .await
-        .map_err(ApiProblem::from)?;
+    let view = withdraw_preview(dashboard.api.link().await?, &name, Some(seen(&values)?), None).await?;
     let [back, waiting] = [view.hosts_back, view.hosts_waiting].map(|hosts| hosts.unwrap_or_default() as u64);
     let stops = view.builds.words(&view.order.version);
-    let starts: Vec<String> =
-        view.back_to.iter().flatten().map(|version| view.builds.words(version)).collect();
-    let starts = if starts.is_empty() { "the version before it".to_owned() } else { starts.join(" or ") };
+    let starts = view.starts().unwrap_or_else(|| "the version before it".to_owned());
     let told = html! {
         @if back > 0 {
             p.count {
@@ -65,9 +56,7 @@ pub(super) async fn confirm_rollback(call: PageCall, Path(name): Path<String>) -
 
 pub(super) async fn confirm_lift(call: PageCall, Path(name): Path<String>) -> PageAnswer {
     let PageCall { dashboard, visitor, values } = call;
-    let seen = seen(&values)?;
-    let view =
-        lift_preview(dashboard.api.link().await?, &name, Some(seen)).await.map_err(ApiProblem::from)?;
+    let view = lift_preview(dashboard.api.link().await?, &name, Some(seen(&values)?)).await?;
     let lifted = view.builds.words(&view.order.version);
     let told = html! {
         p.count {
@@ -96,8 +85,8 @@ fn confirm(
     why: Option<(bool, String)>,
 ) -> Response {
     let (path, version) = (plugin_path(name), &view.order.version);
-    let (order, is_dangerous) =
-        (if view.order.withdrawn { "rollback" } else { "lift" }, view.order.withdrawn);
+    let is_dangerous = view.order.withdrawn;
+    let order = if is_dangerous { "rollback" } else { "lift" };
     let form = ConfirmForm {
         action: format!("{path}/{order}"),
         hidden: html! { input type="hidden" name="version" value=(version); },
@@ -121,23 +110,19 @@ fn confirm(
 pub(super) async fn roll_back(call: PageCall, Path(name): Path<String>) -> PageAnswer {
     let PageCall { dashboard, visitor, values } = call;
     let (seen, why) = (seen(&values)?, values.get("why").unwrap_or_default());
-    withdraw(dashboard.api.link().await?, &name, seen, why, &operator(&visitor))
-        .await
-        .map_err(ApiProblem::from)?;
+    withdraw(dashboard.api.link().await?, &name, seen, why, &visitor.caller.name).await?;
     ordered(name, "withdrawn")
 }
 
 pub(super) async fn lift_quarantine(call: PageCall, Path(name): Path<String>) -> PageAnswer {
     let PageCall { dashboard, visitor, values } = call;
-    let link = dashboard.api.link().await?;
-    lift(link, &name, Some(seen(&values)?), &operator(&visitor)).await.map_err(ApiProblem::from)?;
+    lift(dashboard.api.link().await?, &name, Some(seen(&values)?), &visitor.caller.name).await?;
     ordered(name, "lifted")
 }
 
 pub(super) async fn reload(call: PageCall, Path(name): Path<String>) -> PageAnswer {
     let PageCall { dashboard, visitor, .. } = call;
-    let by = operator(&visitor);
-    operations::reload(dashboard.api.link().await?, &name, &by).await.map_err(ApiProblem::from)?;
+    operations::reload(dashboard.api.link().await?, &name, &visitor.caller.name).await?;
     ordered(name, "reloading")
 }
 

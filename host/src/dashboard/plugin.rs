@@ -37,7 +37,7 @@ const NAMED: usize = 3;
 /// A version of the plugin, as far as hosts know it.
 #[derive(Default)]
 struct KnownVersion<'p> {
-    /// The whole digest; the first digits of it, where only attempts are known.
+    /// The whole digest, or its first digits if only attempts of the version are known.
     digest: &'p str,
     /// How many hosts run it, and since when the first of them.
     hosts: u64,
@@ -134,40 +134,44 @@ fn hosts_table(rows: &[PluginView]) -> Markup {
     }
 }
 
+/// The versions by their digests.
+type KnownVersions<'p> = BTreeMap<&'p str, KnownVersion<'p>>;
+
+fn entry<'k, 'p>(known: &'k mut KnownVersions<'p>, digest: &'p str) -> &'k mut KnownVersion<'p> {
+    known.entry(digest).or_insert_with(|| KnownVersion { digest, ..KnownVersion::default() })
+}
+
 /// The versions of which hosts know something: those that run first, then by the last change.
 fn known<'p>(
     rows: &'p [PluginView],
     withdrawn: &'p Withdrawn,
     outcomes: &[&'p VersionView],
 ) -> Vec<KnownVersion<'p>> {
-    let mut known: BTreeMap<&str, KnownVersion> = BTreeMap::new();
-    let empty = |digest| KnownVersion { digest, ..KnownVersion::default() };
-    let mut add = |digest: &'p str, change: &mut dyn FnMut(&mut KnownVersion<'p>)| {
-        change(known.entry(digest).or_insert_with(|| empty(digest)));
-    };
-    for row in rows {
-        let plugin = &row.plugin;
-        for version in plugin.version.iter() {
-            add(version, &mut |known| {
-                known.hosts += 1;
-                known.since = [known.since, plugin.loaded_at].into_iter().flatten().min();
-            });
+    let mut known = KnownVersions::new();
+    for PluginView { plugin, .. } in rows {
+        if let Some(version) = &plugin.version {
+            let known = entry(&mut known, version);
+            known.hosts += 1;
+            known.since = [known.since, plugin.loaded_at].into_iter().flatten().min();
         }
-        plugin.back_to.iter().for_each(|version| add(version, &mut |_| {}));
+        if let Some(version) = &plugin.back_to {
+            entry(&mut known, version);
+        }
         for change in &plugin.history {
             let Some(version) = &change.version else { continue };
-            add(version, &mut |known| {
-                if known.last.is_none_or(|last| last.at <= change.at) {
-                    known.last = Some(change);
-                }
-            });
+            let known = entry(&mut known, version);
+            if known.last.is_none_or(|last| last.at <= change.at) {
+                known.last = Some(change);
+            }
         }
     }
-    withdrawn.values().for_each(|order| add(&order.version, &mut |known| known.order = Some(order)));
+    for order in withdrawn.values() {
+        entry(&mut known, &order.version).order = Some(order);
+    }
     for version in outcomes {
         let digits = version.version.rsplit_once('@').map_or("", |(_, digits)| digits);
         let whole = known.keys().find(|digest| !digits.is_empty() && digest.starts_with(digits)).copied();
-        known.entry(whole.unwrap_or(digits)).or_insert_with(|| empty(digits)).outcomes = Some(version);
+        entry(&mut known, whole.unwrap_or(digits)).outcomes = Some(version);
     }
     let mut versions: Vec<KnownVersion> = known.into_values().collect();
     let at = |version: &KnownVersion| version.since.max(version.last.map(|last| last.at));

@@ -47,11 +47,6 @@ pub(super) fn framed(mut response: Response, visitor: &Visitor) -> Response {
     response
 }
 
-/// A value of a form or an address is wrong.
-pub(super) fn invalid(detail: impl Into<String>) -> ApiProblem {
-    ApiProblem::new(ProblemCode::Invalid, detail)
-}
-
 impl From<ApiProblem> for PageProblem {
     fn from(problem: ApiProblem) -> PageProblem {
         PageProblem(problem)

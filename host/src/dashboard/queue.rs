@@ -10,8 +10,7 @@ use maud::{Markup, html};
 
 use super::layout::{button, done, form_token, page, state};
 use super::list::{ShownTasks, list_request};
-use super::orders::operator;
-use super::problem::{PageAnswer, done_at, invalid};
+use super::problem::{PageAnswer, done_at};
 use super::queue_history::{self, ShownHistory};
 use super::session::Visitor;
 use super::state::PageCall;
@@ -20,18 +19,17 @@ use super::text::{NONE, age, age_or_none, data, grouped, moment, per_second};
 use super::values::{Values, dead_path, link, plugin_path, queue_path};
 use super::{enqueue, incidents, limits};
 use crate::admin::audit::AuditNote;
-use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::admin::problem::{ApiProblem, invalid};
 use crate::chain::chain;
 use crate::clock::now_ms;
-use crate::config::units::parse_duration;
-use crate::operations::history::{HistoryView, Lately, OVERVIEW, history, in_range};
+use crate::operations::history::{HistoryView, Lately, OVERVIEW, history};
 use crate::operations::incidents::of_queue;
 use crate::operations::marks::{self, HistoryMark};
-use crate::operations::{self, OperationError, Pausing, QueueOnHost, QueueView, known_builds};
+use crate::operations::{self, OperationError, QueueOnHost, QueueView, known_builds};
 use crate::queue::Queue;
 use crate::queue::hosts::{self, HostInfo};
 use crate::queue::listing::ListedState;
-use crate::queue::minutes::HistoryRange;
+use crate::queue::minutes::{HistoryRange, in_range};
 
 const STATES: [ListedState; 6] = [
     ListedState::Queued,
@@ -109,7 +107,7 @@ pub(super) async fn show(call: PageCall, Path(name): Path<String>) -> PageAnswer
 
 fn chosen_state(values: &Values) -> Result<ListedState, ApiProblem> {
     let Some(text) = values.get("state") else { return Ok(ListedState::Queued) };
-    let wrong = |_| ApiProblem::new(ProblemCode::Invalid, format!("state: there is no state {text:?}"));
+    let wrong = |_| invalid(format!("state: there is no state {text:?}"));
     text.parse().map_err(wrong)
 }
 
@@ -182,10 +180,10 @@ fn filter(path: &str, values: &Values, listed: ListedState) -> Markup {
             input type="hidden" name="state" value=(listed.into_str());
             (values.condition_inputs())
             (values.time_inputs())
-            label { "Text in id, error or field "
-                input name="text" value=(values.get("text").unwrap_or_default()); }
-            label { "Text in the error "
-                input name="error" value=(values.get("error").unwrap_or_default()); }
+            (values.inputs(&[
+                ("Text in id, error or field", "text", None),
+                ("Text in the error", "error", None),
+            ]))
             button { "Filter" }
         }
     }
@@ -259,16 +257,13 @@ fn pause_form(visitor: &Visitor, path: &str) -> Markup {
 
 pub(super) async fn pause(call: PageCall, Path(name): Path<String>) -> PageAnswer {
     let PageCall { dashboard, visitor, values } = call;
-    let time = values.get("for").map(|text| parse_duration(text.trim())).transpose();
-    let time = time.map_err(|why| invalid(format!("for: {why}")))?;
-    let why = values.get("why").unwrap_or_default().trim().to_owned();
-    let order = Pausing { who: operator(&visitor), why, time };
-    operations::pause(&dashboard.api.queue(&name).await?, &order).await?;
+    let (why, time) = (values.trimmed("why"), values.duration("for")?);
+    operations::pause(&dashboard.api.queue(&name).await?, &visitor.caller.name, why, time).await?;
     done_at(AuditNote::queue(&name), &queue_path(&name), "paused")
 }
 
 pub(super) async fn resume(call: PageCall, Path(name): Path<String>) -> PageAnswer {
     let queue = call.dashboard.api.queue(&name).await?;
-    operations::resume(&queue, &operator(&call.visitor), "").await?;
+    operations::resume(&queue, &call.visitor.caller.name, "").await?;
     done_at(AuditNote::queue(&name), &queue_path(&name), "resumed")
 }

@@ -16,6 +16,17 @@ use crate::operations::marks::HistoryMark;
 use crate::queue::minutes::HistoryRange;
 use crate::queue::tally::Depth;
 
+/// How many tasks a depth has in one place.
+type CountOf = fn(Depth) -> u64;
+
+/// The places of tasks in the chart and the table of the depth.
+const PLACES: [(&str, CountOf); 4] = [
+    ("waiting", |depth| depth.queued + depth.held),
+    ("running", |depth| depth.running),
+    ("delayed", |depth| depth.delayed),
+    ("dead", |depth| depth.dead),
+];
+
 /// The history that a page shows.
 pub(super) struct ShownHistory<'h> {
     pub rules: &'h QueueRules,
@@ -152,22 +163,13 @@ impl<'h> Drawn<'h> {
         bar_chart(&self.chart("throughput", &title, about), &bars, &words)
     }
 
+    fn line(&self, name: &'static str, value: impl Fn(&StepView) -> Option<f64>) -> ChartLine<'static> {
+        ChartLine { name, values: self.history.minutes.iter().map(value).collect() }
+    }
+
     fn depth(&self) -> Markup {
-        let line = |name, of: fn(Depth) -> u64| ChartLine {
-            name,
-            values: self
-                .history
-                .minutes
-                .iter()
-                .map(|step| step.depth.map(|depth| of(depth) as f64))
-                .collect(),
-        };
-        let lines = [
-            line("waiting", |depth| depth.queued + depth.held),
-            line("running", |depth| depth.running),
-            line("delayed", |depth| depth.delayed),
-            line("dead", |depth| depth.dead),
-        ];
+        let lines = PLACES
+            .map(|(name, count)| self.line(name, move |step| step.depth.map(|depth| count(depth) as f64)));
         let last = self.history.minutes.iter().rev().find_map(|step| step.depth);
         let about = last.map_or_else(String::new, |depth| format!("At the end {}.", depth_words(depth)));
         let words =
@@ -177,17 +179,10 @@ impl<'h> Drawn<'h> {
     }
 
     fn times(&self) -> Markup {
-        let line = |name, of: fn(&StepView) -> &Option<Percentiles>| ChartLine {
-            name,
-            values: self
-                .history
-                .minutes
-                .iter()
-                .map(|step| of(step).as_ref().map(|times| times.p95_ms))
-                .collect(),
-        };
-        let lines =
-            [line("waiting", |step| &step.counted.waiting), line("running", |step| &step.counted.running)];
+        let lines = [
+            self.line("waiting", |step| Some(step.counted.waiting.as_ref()?.p95_ms)),
+            self.line("running", |step| Some(step.counted.running.as_ref()?.p95_ms)),
+        ];
         let SpanView { waiting, running, .. } = &self.history.total;
         let about = format!(
             "95 of 100 tasks waited for at most {} and ran for at most {}, over the whole time.",
@@ -248,18 +243,11 @@ impl<'h> Drawn<'h> {
 }
 
 fn depth_words(depth: Depth) -> String {
-    let [waiting, running, delayed, dead] = depth_counts(Some(depth));
-    format!("{waiting} waiting, {running} running, {delayed} delayed, {dead} dead")
+    PLACES.map(|(name, count)| format!("{} {name}", grouped(count(depth)))).join(", ")
 }
 
 fn depth_counts(depth: Option<Depth>) -> [String; 4] {
-    let count = |of: fn(Depth) -> u64| depth.map_or_else(|| NONE.to_owned(), |depth| grouped(of(depth)));
-    [
-        count(|depth| depth.queued + depth.held),
-        count(|depth| depth.running),
-        count(|depth| depth.delayed),
-        count(|depth| depth.dead),
-    ]
+    PLACES.map(|(_, count)| depth.map_or_else(|| NONE.to_owned(), |depth| grouped(count(depth))))
 }
 
 fn p95(times: &Option<Percentiles>) -> String {

@@ -87,12 +87,13 @@ impl Sessions {
         Sessions(Mutex::new(SharedKey { key: random(), asked: None }))
     }
 
-    /// The key as it is now: that of all hosts, if Redis has told it.
+    /// The present key: the one that all hosts share, if Redis has told it.
     pub(super) async fn key(&self, link: &Link) -> SessionKey {
-        // Others wait: what they would sign with the key from before would be worth nothing.
+        // Other requests wait: sessions that they sign with an earlier key would not be valid.
         let mut shared = self.0.lock().await;
         if shared.asked.is_none_or(|asked| asked.elapsed() >= AGAIN) {
-            // Not the key from before: with it, the sessions that Redis knew to be over would be open again.
+            // A new key is proposed, and not the earlier one: where Redis has lost its data, it has also lost
+            // which sessions were ended, and these would be valid again under the earlier key.
             match timeout(REDIS_ANSWERS, sessions::key(link, &hex(&random()))).await {
                 Ok(Ok(told)) => shared.key = from_hex(&told).unwrap_or(shared.key),
                 Ok(Err(error)) => tracing::debug!(%error, "the key of sessions is not known"),
@@ -207,10 +208,6 @@ mod tests {
         })
     }
 
-    fn found(key: &SessionKey, tokens: &Tokens, cookie: &str) -> Option<Visitor> {
-        key.signed(tokens, cookie)
-    }
-
     #[test]
     fn a_session_is_signed_by_the_shared_key_and_its_token() {
         use AccessRole::{Admin, Operate, Read};
@@ -218,18 +215,18 @@ mod tests {
         assert_ne!(key.cookie_name(), other.cookie_name());
         let all = tokens("a", &[("j.doe", Operate, 1), ("eye", Read, 2)]);
         let cookie = key.begin(&all, &Caller::new("j.doe", Operate)).unwrap();
-        let visitor = found(&key, &all, &cookie).unwrap();
+        let visitor = key.signed(&all, &cookie).unwrap();
         assert!(&*visitor.caller.name == "j.doe" && visitor.may_change() && !visitor.may_administer());
         assert!(visitor.is_form_token(&visitor.form_token) && !visitor.is_form_token(""));
         let again = key.begin(&all, &Caller::new("j.doe", Operate)).unwrap();
-        let again = found(&key, &all, &again).unwrap();
+        let again = key.signed(&all, &again).unwrap();
         assert!(!again.is_form_token(&visitor.form_token), "each session has its own");
-        // The key or the token is another one, or is there no more.
-        assert!(found(&other, &all, &cookie).is_none());
-        assert!(found(&key, &tokens("a", &[("j.doe", Operate, 3)]), &cookie).is_none());
-        assert!(found(&key, &tokens("b", &[]), &cookie).is_none());
+        // The key or the token is another one, or the token was removed.
+        assert!(other.signed(&all, &cookie).is_none());
+        assert!(key.signed(&tokens("a", &[("j.doe", Operate, 3)]), &cookie).is_none());
+        assert!(key.signed(&tokens("b", &[]), &cookie).is_none());
         // The role is the one of now.
-        let promoted = found(&key, &tokens("a", &[("j.doe", Admin, 1)]), &cookie).unwrap();
+        let promoted = key.signed(&tokens("a", &[("j.doe", Admin, 1)]), &cookie).unwrap();
         assert!(promoted.may_administer());
         // Every part counts.
         let mut parts: Vec<&str> = cookie.rsplitn(4, '.').collect();
@@ -246,16 +243,16 @@ mod tests {
             [name, ends, id, ""],
             [name, "", id, mark],
         ] {
-            assert!(found(&key, &all, &forged.join(".")).is_none(), "{forged:?}");
+            assert!(key.signed(&all, &forged.join(".")).is_none(), "{forged:?}");
         }
         for forged in ["", ".", "...", "j.doe", &cookie[..cookie.len() - 1], &format!("{cookie}0")] {
-            assert!(found(&key, &all, forged).is_none(), "{forged}");
+            assert!(key.signed(&all, forged).is_none(), "{forged}");
         }
         // Its time is over, although it is signed.
         let of = all.named("j.doe").unwrap();
         let over = format!("j.doe.{}.{id}", now_ms());
         let over = format!("{over}.{}", hex(&hmac(&key.of(of), over.as_bytes())));
-        assert!(found(&key, &all, &over).is_none());
+        assert!(key.signed(&all, &over).is_none());
     }
 
     #[test]

@@ -124,13 +124,13 @@ pub(super) fn sorted<'c>(
     let head = |(at, cell): (usize, &PageCell)| {
         let mut keys = rows.iter().map(|row| &row[at].key).filter(|key| **key != CellKey::None);
         let sorts = keys.next().map(|key| {
-            let now = (chosen == Some(at)).then_some(is_falling);
-            // The largest first, at first.
-            let falls = now.map_or(matches!(key, CellKey::Number(_)), |now| !now);
+            let falls_now = (chosen == Some(at)).then_some(is_falling);
+            // A click turns the order. The first click on a column of numbers puts the largest first.
+            let falls = falls_now.map_or(matches!(key, CellKey::Number(_)), |now| !now);
             let name = cell.name();
             let order = [("sort", name.as_str()), ("order", if falls { "desc" } else { "asc" })];
             let pairs = [values.without(&["sort", "order", "done"]), order.to_vec()].concat();
-            (format!("{}#sorted", values::link(path, &pairs)), now)
+            SortLink { to: format!("{}#sorted", values::link(path, &pairs)), falls_now }
         });
         heading(cell, sorts)
     };
@@ -155,14 +155,20 @@ fn compare(a: &CellKey, b: &CellKey, is_falling: bool) -> Ordering {
     is_none(a).cmp(&is_none(b)).then(if is_falling { order.reverse() } else { order })
 }
 
-/// The heading of a cell's column, with the link that sorts by it and whether the column falls now.
-fn heading(cell: &PageCell, sorts: Option<(String, Option<bool>)>) -> Markup {
-    let falls = sorts.as_ref().and_then(|(_, falls)| *falls);
+/// The link in a heading, which sorts by its column.
+struct SortLink {
+    to: String,
+    /// Whether the column falls now. None: the table is not sorted by it.
+    falls_now: Option<bool>,
+}
+
+fn heading(cell: &PageCell, sort: Option<SortLink>) -> Markup {
+    let falls = sort.as_ref().and_then(|sort| sort.falls_now);
     let sorted = falls.map(|falls| if falls { "descending" } else { "ascending" });
     html! {
         th class=[cell.class()] scope="col" aria-sort=[sorted] {
-            @match sorts {
-                Some((to, _)) => a href=(to) { (cell.column) },
+            @match sort {
+                Some(SortLink { to, .. }) => a href=(to) { (cell.column) },
                 None if cell.column == BOXES => span.unseen { "Choose" },
                 None => (cell.column),
             }

@@ -24,6 +24,7 @@ use crate::mask::FieldMask;
 use crate::operations::{
     self, FieldView, OperationError, OperationResult, QueueView, TaskView, known_builds, waits,
 };
+use crate::queue::codec::RawFields;
 use crate::queue::kept::MOST_KEPT;
 use crate::queue::listing::ListedState;
 use crate::queue::redrive::Redrive;
@@ -42,6 +43,19 @@ struct LocatedTask {
     alias: Option<Vec<u8>>,
     /// Why it waits.
     waits: Vec<String>,
+}
+
+impl LocatedTask {
+    fn new(
+        queue: &Queue,
+        state: ListedState,
+        fields: &RawFields,
+        mask: &FieldMask,
+        attempts: u32,
+    ) -> LocatedTask {
+        let (alias, fields) = (queue.alias_in(fields, mask), FieldView::all(fields));
+        LocatedTask { state, reason: None, attempts, fields, alias, waits: Vec::new() }
+    }
 }
 
 pub(super) async fn show(call: PageCall, Path((name, id)): Path<(String, String)>) -> PageAnswer {
@@ -153,8 +167,8 @@ fn fields(task: &TaskView, found: Option<&LocatedTask>, mask: &FieldMask) -> Mar
                 size(MOST_KEPT as u64)
             ),
             (Status::Completed, _) => {
-                "The task has completed, and nothing keeps its fields. New tasks of the \
-                                       queue keep them with keep_fields = true in its configuration."
+                "The task has completed, and nothing keeps its fields. New tasks of the queue keep them with \
+                 keep_fields = true in its configuration."
                     .to_owned()
             }
             (status, _) if status.is_end() => "The task has ended, and nothing keeps its fields.".to_owned(),
@@ -182,32 +196,18 @@ fn fields(task: &TaskView, found: Option<&LocatedTask>, mask: &FieldMask) -> Mar
 
 /// Looks for the task where tasks of its status are. The fields that a completed one keeps are taken from it.
 async fn find(queue: &Queue, task: &mut TaskView, mask: &FieldMask) -> OperationResult<Option<LocatedTask>> {
-    match task.status {
-        Status::Pending | Status::Processing => living(queue, task, mask).await,
-        Status::Failed => {
-            let Some(letter) = queue.dead_named(&task.id).await? else { return Ok(None) };
-            Ok(Some(LocatedTask {
-                state: ListedState::Dead,
-                alias: queue.alias_in(&letter.fields, mask),
-                fields: FieldView::all(&letter.fields),
-                attempts: letter.attempts,
-                reason: Some(letter.reason),
-                waits: Vec::new(),
-            }))
-        }
-        Status::Completed => {
-            let Some(fields) = task.fields.take() else { return Ok(None) };
-            Ok(Some(LocatedTask {
-                state: ListedState::Ended,
-                alias: queue.alias_in(&FieldView::raw(&fields), mask),
-                fields,
-                attempts: task.attempt,
-                reason: None,
-                waits: Vec::new(),
-            }))
-        }
-        Status::Cancelled => Ok(None),
-    }
+    Ok(match task.status {
+        Status::Pending | Status::Processing => living(queue, task, mask).await?,
+        Status::Failed => queue.dead_named(&task.id).await?.map(|letter| {
+            let found = LocatedTask::new(queue, ListedState::Dead, &letter.fields, mask, letter.attempts);
+            LocatedTask { reason: Some(letter.reason), ..found }
+        }),
+        Status::Completed => task.fields.take().map(|fields| {
+            let fields = FieldView::raw(&fields);
+            LocatedTask::new(queue, ListedState::Ended, &fields, mask, task.attempt)
+        }),
+        Status::Cancelled => None,
+    })
 }
 
 async fn living(queue: &Queue, task: &TaskView, mask: &FieldMask) -> OperationResult<Option<LocatedTask>> {
@@ -219,14 +219,8 @@ async fn living(queue: &Queue, task: &TaskView, mask: &FieldMask) -> OperationRe
         let view = QueueView::new(&queue.rules, &queue.census().await?, &hosts, now);
         waits::reasons(&view, &queue.rules, (state, &found), now)
     };
-    Ok(Some(LocatedTask {
-        state,
-        alias: queue.alias_in(&found.fields, mask),
-        fields: FieldView::all(&found.fields),
-        attempts: found.status.attempt,
-        reason: found.reason,
-        waits,
-    }))
+    let located = LocatedTask::new(queue, state, &found.fields, mask, found.status.attempt);
+    Ok(Some(LocatedTask { reason: found.reason, waits, ..located }))
 }
 
 pub(super) async fn cancel(call: PageCall, Path((name, id)): Path<(String, String)>) -> PageAnswer {
@@ -238,7 +232,7 @@ pub(super) async fn cancel(call: PageCall, Path((name, id)): Path<(String, Strin
 
 pub(super) async fn retry(call: PageCall, Path((name, id)): Path<(String, String)>) -> PageAnswer {
     let queue = call.dashboard.api.queue(&name).await?;
-    let done = operations::retry(&queue, &id).await;
+    let done = operations::retry(&queue, &id, false).await;
     let place = done.map(|done| format!("{}?done=retried", task_path(&name, &done.id)));
     changed(AuditNote::task(&name, &id), place)
 }

@@ -96,8 +96,7 @@ pub(super) fn moment(ms: Option<u64>, now_ms: u64) -> Markup {
 
 /// A moment as a time of day (UTC), with its date if it is far from now. Its tooltip has both.
 pub(super) fn clock(ms: u64, now_ms: u64) -> Markup {
-    let time = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
-    let Some(time) = time else { return html! { (NONE) } };
+    let Some(time) = time_of(ms) else { return html! { (NONE) } };
     let is_far = now_ms.abs_diff(ms) > 20 * 3_600_000;
     let shown = time.strftime(if is_far { "%Y-%m-%d %H:%M" } else { "%H:%M:%S" }).to_string();
     let whole = time.strftime("%A, %Y-%m-%d %H:%M:%S UTC").to_string();
@@ -135,8 +134,12 @@ pub(super) fn per_second(rate: f64) -> String {
 
 /// A moment for a filter, to the millisecond.
 pub(super) fn timestamp(ms: u64) -> String {
-    let time = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
-    time.map_or_else(String::new, |time| time.to_string())
+    time_of(ms).map_or_else(String::new, |time| time.to_string())
+}
+
+/// None: it is later than the year 9999.
+pub(super) fn time_of(ms: u64) -> Option<Timestamp> {
+    Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok()
 }
 
 #[cfg(test)]

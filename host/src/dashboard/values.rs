@@ -4,6 +4,7 @@
 //! that carry the filter on. An empty value counts as none: browsers send every field of a form.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -13,7 +14,7 @@ use serde_json::{Map, Value};
 use url::form_urlencoded;
 
 use crate::admin::base_path::at;
-use crate::admin::problem::{ApiProblem, ProblemCode};
+use crate::admin::problem::{ApiProblem, invalid};
 use crate::clock::parse_ms;
 use crate::config::units::parse_duration;
 use crate::mask::FieldMask;
@@ -64,6 +65,17 @@ impl Values {
         values.filter(|value| !value.trim().is_empty())
     }
 
+    /// The value without the space around it; empty if there is none.
+    pub(super) fn trimmed(&self, name: &str) -> &str {
+        self.get(name).unwrap_or_default().trim()
+    }
+
+    /// A value like `30m`.
+    pub(super) fn duration(&self, name: &str) -> Result<Option<Duration>, ApiProblem> {
+        let duration = self.get(name).map(|text| parse_duration(text.trim())).transpose();
+        duration.map_err(|why| invalid(format!("{name}: {why}")))
+    }
+
     /// All values but these.
     pub(super) fn without(&self, names: &[&str]) -> Vec<(&str, &str)> {
         let pairs = self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()));
@@ -79,17 +91,13 @@ impl Values {
     /// The filter of tasks.
     pub(super) fn filter(&self, mask: &FieldMask) -> Result<TaskFilter, ApiProblem> {
         let text = |name: &str| self.get(name).map(str::to_owned);
-        let age = |name: &str| {
-            let age = self.get(name).map(|text| parse_duration(text.trim())).transpose();
-            age.map_err(|why| ApiProblem::new(ProblemCode::Invalid, format!("{name}: {why}")))
-        };
         let time = |name: &str| {
-            let why = || ApiProblem::new(ProblemCode::Invalid, format!("{name}: {NO_TIME}"));
+            let why = || invalid(format!("{name}: {NO_TIME}"));
             self.get(name).map(|text| parse_ms(text.trim()).ok_or_else(why)).transpose()
         };
         let conditions: Vec<&str> = self.all(CONDITIONS).collect();
         let conditions = FieldCondition::all(&conditions, mask);
-        let unread = |why| ApiProblem::new(ProblemCode::Invalid, format!("{CONDITIONS}: {why}"));
+        let unread = |why| invalid(format!("{CONDITIONS}: {why}"));
         Ok(TaskFilter {
             reason: text("reason"),
             conditions: conditions.map_err(unread)?,
@@ -101,8 +109,8 @@ impl Values {
             id: text("id"),
             from_ms: time("from")?,
             to_ms: time("to")?,
-            older_than: age("older_than")?,
-            newer_than: age("newer_than")?,
+            older_than: self.duration("older_than")?,
+            newer_than: self.duration("newer_than")?,
             as_of_ms: None,
         })
     }
@@ -133,14 +141,23 @@ impl Values {
         }
     }
 
-    /// The inputs of a form for the times of a filter that has some: a chart leads to such a list.
-    pub(super) fn time_inputs(&self) -> Markup {
+    /// Inputs of a form, each with its label, its name and an example, which begin with the present values.
+    pub(super) fn inputs(&self, inputs: &[(&str, &str, Option<&str>)]) -> Markup {
         html! {
-            @if self.get("from").or(self.get("to")).is_some() {
-                @for (label, name) in [("From ", "from"), ("To ", "to")] {
-                    label { (label) input name=(name) value=(self.get(name).unwrap_or_default()); }
+            @for (label, name, example) in inputs {
+                label {
+                    (label) " "
+                    input name=(name) placeholder=[*example] value=(self.get(name).unwrap_or_default());
                 }
             }
+        }
+    }
+
+    /// The inputs of a form for the times of a filter that has some: a chart leads to such a list.
+    pub(super) fn time_inputs(&self) -> Markup {
+        match self.get("from").or(self.get("to")) {
+            Some(_) => self.inputs(&[("From", "from", None), ("To", "to", None)]),
+            None => html! {},
         }
     }
 

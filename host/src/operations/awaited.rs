@@ -18,7 +18,8 @@ use crate::queue::{Link, Queue};
 const WAIT: Duration = Duration::from_secs(10);
 const LAST_LOOK: Duration = Duration::from_secs(2);
 /// The time between two looks at a job, at first and at most.
-const LOOK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
+const FIRST_LOOK: Duration = Duration::from_millis(10);
+const SLOWEST_LOOK: Duration = Duration::from_millis(250);
 const KIND: &str = "job";
 
 impl From<&BulkJob> for ManyDone {
@@ -35,24 +36,27 @@ impl From<&BulkJob> for ManyDone {
     }
 }
 
-/// A job for whose end a client waits, and the counts that the client was told last.
+/// A job for whose end a client waits, and the counts that the client was told before.
 #[derive(Debug)]
 pub(crate) struct AwaitedJob {
     id: String,
-    told: [u64; 5],
+    told: ManyDone,
 }
 
 impl AwaitedJob {
     /// A job of which nothing was told.
     pub(crate) fn new(id: String) -> AwaitedJob {
-        AwaitedJob { id, told: [0; 5] }
+        AwaitedJob { id, told: ManyDone::default() }
     }
 
     /// Reads `next` of an answer before.
     pub(crate) fn read(cursor: &str) -> OperationResult<AwaitedJob> {
         let [id, told] = cursor::read(KIND, cursor)?;
-        let told: Vec<u64> = told.split(' ').map_while(|count| count.parse().ok()).collect();
-        Ok(AwaitedJob { id, told: told.try_into().map_err(|_| BadCursor)? })
+        let counts: Vec<u64> = told.split(' ').map_while(|count| count.parse().ok()).collect();
+        let [succeeded, skipped, children, without_flow, examined] =
+            counts.try_into().map_err(|_| BadCursor)?;
+        let none = ManyDone::default();
+        Ok(AwaitedJob { id, told: ManyDone { succeeded, skipped, children, without_flow, examined, ..none } })
     }
 
     /// Waits until the job, which does `deed` to this queue, is over, for some seconds. Returns what it has
@@ -64,7 +68,7 @@ impl AwaitedJob {
         (queue, deed): (&Queue, Deed),
         who: &str,
     ) -> OperationResult<ManyDone> {
-        let (end, mut pause) = (Instant::now() + WAIT, LOOK.0);
+        let (end, mut pause) = (Instant::now() + WAIT, FIRST_LOOK);
         let is_stuck = |job: &BulkJob| job.state == JobState::Running && job.error.is_some();
         let mut job = loop {
             let job = match timeout_at(end + LAST_LOOK, jobs::find(link, &self.id)).await {
@@ -80,7 +84,7 @@ impl AwaitedJob {
                 break job;
             }
             sleep(pause).await;
-            pause = (pause * 2).min(LOOK.1);
+            pause = (pause * 2).min(SLOWEST_LOOK);
         };
         let may_pass = is_stuck(&job);
         if may_pass {
@@ -99,25 +103,32 @@ impl AwaitedJob {
 
     /// The answer where it is not known what the job has done meanwhile.
     fn nothing_new(self) -> ManyDone {
-        let next = Some(self.cursor(self.told));
+        let next = Some(self.cursor(&self.told));
         ManyDone { job: Some(self.id), next, ..ManyDone::default() }
     }
 
-    fn cursor(&self, told: [u64; 5]) -> String {
-        cursor::write(KIND, &[&self.id, &told.map(|n| n.to_string()).join(" ")])
+    fn cursor(&self, told: &ManyDone) -> String {
+        let ManyDone { succeeded, skipped, children, without_flow, examined, .. } = told;
+        let told = format!("{succeeded} {skipped} {children} {without_flow} {examined}");
+        cursor::write(KIND, &[&self.id, &told])
     }
 
     /// The work of the job that was not told yet.
     fn done(&self, job: &BulkJob) -> ManyDone {
         let all = ManyDone::from(job);
-        let now = [all.succeeded, all.skipped, all.children, all.without_flow, all.examined];
-        let mut told = self.told.into_iter();
-        let [succeeded, skipped, children, without_flow, examined] =
-            now.map(|count| count.saturating_sub(told.next().unwrap_or_default()));
+        let since = |count: fn(&ManyDone) -> u64| count(&all).saturating_sub(count(&self.told));
         let goes_on = !job.state.is_over();
-        let next = goes_on.then(|| self.cursor(now));
-        let wait_ms = Some(job.pause().as_millis() as u64).filter(|ms| goes_on && *ms > 0);
-        ManyDone { succeeded, skipped, children, without_flow, examined, next, wait_ms, ..all }
+        ManyDone {
+            succeeded: since(|done| done.succeeded),
+            skipped: since(|done| done.skipped),
+            children: since(|done| done.children),
+            without_flow: since(|done| done.without_flow),
+            examined: since(|done| done.examined),
+            next: goes_on.then(|| self.cursor(&all)),
+            wait_ms: Some(job.pause().as_millis() as u64).filter(|ms| goes_on && *ms > 0),
+            job: Some(job.id.clone()),
+            sample: None,
+        }
     }
 }
 

@@ -45,14 +45,14 @@ pub(super) fn without_numbers(cause: &str) -> String {
     text
 }
 
-/// More follows the text, whatever it is.
+/// The text, with [`ANY`] for the rest of the error.
 fn closed(text: &str) -> String {
     let mut text = text.to_owned();
     push(&mut text, ANY);
     text
 }
 
-/// Two masks beside each other are one.
+/// Adds a part. Two masks beside each other become one.
 fn push(text: &mut String, part: &str) {
     if part != ANY || !text.ends_with(ANY) {
         text.push_str(part);

@@ -1,7 +1,7 @@
 //! The log of changes: who changed something for a whole queue or plugin, when, and why.
 //!
-//! In: what was done. Out: the last 500 changes, the newest first. A change is noted after it was
-//! done, and it counts without the note: Redis may refuse that, and the deed is not undone for it.
+//! In: a change that was made. Out: the last 500 changes, the newest first. A change is noted after it was
+//! made, and stands even if Redis refuses the note.
 //!
 //! Not here: the line for each request in the log of the host (`admin::audit`).
 

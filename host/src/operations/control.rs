@@ -1,9 +1,12 @@
 //! Pauses queues and lets them go on, and notes who did it.
 //!
-//! In: a queue, the operator, the reason. Out: whether it was otherwise before. Not here: how hosts obey
-//! (`queue::control`).
+//! In: a queue, the operator, the reason. Out: whether the queue is paused now, and whether that has changed.
+//! Not here: how hosts obey (`queue::control`).
 
 use std::time::Duration;
+
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::changes::{self, ChangeKind, ChangeView, check_why};
 use super::error::{OperationError, OperationResult};
@@ -15,40 +18,45 @@ use crate::queue::repeat::patiently;
 /// The longest pause that ends by itself.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// A pause or its end, as an operator orders it.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Pausing {
-    /// The operator.
-    pub who: String,
-    pub why: String,
-    /// The pause ends by itself after this time.
-    pub time: Option<Duration>,
+/// A queue that was paused or resumed. The names are stable.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct PausedView {
+    pub queue: String,
+    pub paused: bool,
+    /// False: it was so before.
+    pub changed: bool,
 }
 
-/// Pauses the queue in all hosts. Without a reason and a time, a pause that stands stays, and no longer ends
-/// by itself. Returns false if the queue was paused before.
-pub(crate) async fn pause(queue: &Queue, order: &Pausing) -> OperationResult<bool> {
-    let Pausing { who, why, time } = order;
+/// Pauses the queue in all hosts in the name of `who`, until it is resumed or for this time. Without a reason
+/// and a time, a pause that stands stays, and no longer ends by itself.
+pub(crate) async fn pause(
+    queue: &Queue,
+    who: &str,
+    why: &str,
+    time: Option<Duration>,
+) -> OperationResult<PausedView> {
     check_why(why)?;
     if time.is_some_and(|time| time.is_zero() || time > LONGEST) {
         return Err(OperationError::Invalid("for: it is not a time from 1ms to 366 days".to_owned()));
     }
-    let paused = patiently(|| queue.pause(who, why, *time)).await?;
-    if paused != PauseChange::None {
+    let done = patiently(|| queue.pause(who, why, time)).await?;
+    if done != PauseChange::None {
         let detail = time.map(|time| format!("for {}", show_duration(time))).unwrap_or_default();
-        let change = ChangeView::new(ChangeKind::Pause, who).detail(&detail);
-        changes::note(&queue.link, change.queue(&queue.rules.name).why(why)).await;
+        note(queue, ChangeView::new(ChangeKind::Pause, who).detail(&detail), why).await;
     }
-    Ok(paused == PauseChange::New)
+    Ok(PausedView { queue: queue.rules.name.clone(), paused: true, changed: done == PauseChange::New })
 }
 
-/// Lets all hosts claim tasks of the queue again. Returns false if it was neither paused nor on hold.
-pub(crate) async fn resume(queue: &Queue, who: &str, why: &str) -> OperationResult<bool> {
+/// Lets all hosts claim tasks of the queue again, whether it is paused or on hold.
+pub(crate) async fn resume(queue: &Queue, who: &str, why: &str) -> OperationResult<PausedView> {
     check_why(why)?;
-    let was_stopped = patiently(|| queue.resume()).await?;
-    if was_stopped {
-        let change = ChangeView::new(ChangeKind::Resume, who);
-        changes::note(&queue.link, change.queue(&queue.rules.name).why(why)).await;
+    let changed = patiently(|| queue.resume()).await?;
+    if changed {
+        note(queue, ChangeView::new(ChangeKind::Resume, who), why).await;
     }
-    Ok(was_stopped)
+    Ok(PausedView { queue: queue.rules.name.clone(), paused: false, changed })
+}
+
+async fn note(queue: &Queue, change: ChangeView, why: &str) {
+    changes::note(&queue.link, change.queue(&queue.rules.name).why(why)).await;
 }

@@ -13,7 +13,7 @@ use crate::queue::codec::is_entry_id;
 const MAX_BYTES: usize = 2048;
 const SEPARATOR: char = '\u{1f}';
 
-/// The cursor is not one that tqhost gave, or belongs to another list.
+/// The cursor was not made by tqhost, or belongs to another list.
 #[derive(Debug)]
 pub(crate) struct BadCursor;
 
@@ -27,13 +27,13 @@ impl From<BadCursor> for OperationError {
     }
 }
 
-/// `kind` names the list or operation.
+/// Makes a cursor. `kind` names the list or operation.
 pub(super) fn write(kind: &str, parts: &[&str]) -> String {
     let all: Vec<&str> = [kind].into_iter().chain(parts.iter().copied()).collect();
     URL_SAFE_NO_PAD.encode(all.join(&SEPARATOR.to_string()))
 }
 
-/// Reads what [`write`] gave for this kind.
+/// Reads the parts of a cursor of this kind.
 pub(super) fn read<const N: usize>(kind: &str, cursor: &str) -> Result<[String; N], BadCursor> {
     if cursor.len() > MAX_BYTES {
         return Err(BadCursor);

@@ -25,20 +25,11 @@ const LIST_TIME: Duration = Duration::from_secs(3);
 const LIST_KIND: &str = "dead-letters";
 const STEP_KIND: &str = "redrive";
 
-/// A dead letter. The names are stable. Times are milliseconds since the Unix epoch.
+/// A dead letter in a list. The names are stable.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct DeadView {
-    pub id: String,
-    /// The id of the dead letter's own entry.
-    pub entry: String,
-    pub queue: String,
-    pub reason: String,
-    pub error: String,
-    pub attempts: u32,
-    pub enqueued_at: u64,
-    pub failed_at: u64,
-    pub consumer: String,
-    pub plugin: String,
+    #[serde(flatten)]
+    pub letter: DeadLetter,
     /// Only where it was asked for: fields may be large.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fields: Option<Vec<FieldView>>,
@@ -48,21 +39,11 @@ pub(crate) struct DeadView {
 }
 
 impl DeadView {
-    pub(crate) fn new(letter: &DeadLetter, with_fields: bool) -> DeadView {
-        DeadView {
-            id: letter.id.clone(),
-            entry: letter.entry.clone(),
-            queue: letter.queue.clone(),
-            reason: letter.reason.clone(),
-            error: letter.error.clone(),
-            attempts: letter.attempts,
-            enqueued_at: letter.enqueued_at,
-            failed_at: letter.failed_at,
-            consumer: letter.consumer.clone(),
-            plugin: letter.plugin.clone(),
-            fields: with_fields.then(|| FieldView::all(&letter.fields)),
-            columns: Vec::new(),
-        }
+    pub(crate) fn new(mut letter: DeadLetter, with_fields: bool) -> DeadView {
+        let fields = with_fields.then(|| FieldView::all(&letter.fields));
+        // A list has many letters, and their fields may be large.
+        (letter.fields, letter.raw) = (Vec::new(), Vec::new());
+        DeadView { letter, fields, columns: Vec::new() }
     }
 }
 
@@ -102,14 +83,14 @@ pub(crate) async fn dead_list(
         let Some(last) = page.last().map(|last| last.entry.clone()) else { return Ok(list) };
         let is_over = page.len() < count;
         let bytes: usize = page.iter().map(DeadLetter::bytes).sum();
-        for letter in &page {
+        for letter in page {
             list.examined += 1;
             if filter.takes(&letter.traits(), now_ms) {
                 field_bytes += if with_fields { letter.bytes() } else { 0 };
-                let columns = columns(queue, &letter.fields, &filter.mask);
+                let (columns, entry) = (columns(queue, &letter.fields, &filter.mask), letter.entry.clone());
                 list.dead.push(DeadView { columns, ..DeadView::new(letter, with_fields) });
                 if list.dead.len() >= limit || field_bytes >= FIELD_BYTES {
-                    list.next = write(&letter.entry);
+                    list.next = write(&entry);
                     return Ok(list);
                 }
             }
@@ -126,7 +107,7 @@ pub(crate) async fn dead_list(
     }
 }
 
-/// The cursor of an operation that has not begun: on those that are dead now, and on none that die later.
+/// The cursor of an operation that has not begun: on the present dead letters, and on no later ones.
 pub(crate) async fn redrive_walk(queue: &Queue) -> OperationResult<String> {
     Ok(write_walk(&patiently(|| queue.begin_walk()).await?))
 }

@@ -1,12 +1,16 @@
-//! The kinds of work that a job does, and the words for them.
+//! The kinds of work on many tasks, the words for them, and the work on tasks that are named.
 //!
-//! Not here: the jobs (`jobs`).
+//! Not here: work on all tasks that match (`jobs`).
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::cancel::cancel_ids;
 use super::error::{OperationError, OperationResult};
+use super::many::ManyDone;
+use crate::config::QueueRules;
 use crate::config::rules::Rate;
+use crate::queue::Queue;
 use crate::queue::redrive::{Counted, Redrive};
 
 /// The work of a job.
@@ -29,12 +33,17 @@ pub(crate) enum Deed {
 }
 
 impl Deed {
+    /// Whether it is done to dead letters, and not to tasks that wait or run.
+    pub(crate) fn is_of_dead(self) -> bool {
+        match self {
+            Deed::Cancel | Deed::Drain => false,
+            Deed::Requeue | Deed::Purge | Deed::Export | Deed::Import => true,
+        }
+    }
+
     /// The name of one thing that it is done to.
     pub(crate) fn noun(self) -> &'static str {
-        match self {
-            Deed::Cancel | Deed::Drain => "task",
-            Deed::Requeue | Deed::Purge | Deed::Export | Deed::Import => "dead letter",
-        }
+        if self.is_of_dead() { "dead letter" } else { "task" }
     }
 
     /// Whether a job can keep what this takes away, so that it can be undone.
@@ -42,8 +51,8 @@ impl Deed {
         matches!(self, Deed::Drain | Deed::Purge)
     }
 
-    /// The way in which it is done to dead letters that are named, or in which they are counted. Tasks that
-    /// have not ended are cancelled in another way; only jobs export and import.
+    /// The way in which it is done to dead letters that are named, or in which they are counted. Only jobs
+    /// export and import, and tasks that have not ended are cancelled in another way.
     pub(crate) fn on_named(self, dry_run: bool, rate: Option<Rate>) -> OperationResult<Redrive> {
         match (self, dry_run) {
             (Deed::Requeue, true) => Ok(Redrive::Count(Counted::Requeued)),
@@ -59,7 +68,7 @@ impl Deed {
         }
     }
 
-    /// The word for what it has done.
+    /// The word for its result.
     pub(crate) fn done(self) -> &'static str {
         match self {
             Deed::Cancel | Deed::Drain => "cancelled",
@@ -93,4 +102,23 @@ impl Deed {
             Deed::Import => "dead already, or they wait, run or have completed",
         }
     }
+}
+
+/// Does `deed` to the tasks with these ids or aliases, or only counts them. Cancelling takes a limited time,
+/// so it may leave the rest to a request with the cursor of its answer. `rate` is for a requeue.
+pub(crate) async fn act_on_named(
+    queues: &[QueueRules],
+    queue: &Queue,
+    ids: &[String],
+    (deed, rate): (Deed, Option<Rate>),
+    dry_run: bool,
+    cursor: Option<&str>,
+) -> OperationResult<ManyDone> {
+    if !deed.is_of_dead() {
+        return cancel_ids(queues, queue, ids, dry_run, cursor).await;
+    }
+    if cursor.is_some() {
+        return Err(OperationError::Invalid("cursor: one request takes all ids".into()));
+    }
+    Ok(queue.redrive_named(ids, deed.on_named(dry_run, rate)?).await?.into())
 }

@@ -18,9 +18,9 @@ use crate::config::units::show_duration;
 use crate::queue::hosts::{HostChange, HostInfo};
 use crate::queue::{Link, orders};
 
-/// Refuses a version that an operator has withdrawn: no host would run it. The same handler with another
-/// label is refused, too. `is_version` says whether it is that of the version with this digest, and `builds`
-/// has the builds of such versions, as far as they are known.
+/// Refuses a file whose handler is that of a version that an operator has withdrawn: no host would run it.
+/// `is_version` tells whether the file has the handler of the version with this digest and build. `builds`
+/// has the builds that are known.
 pub(crate) async fn check_deployable(
     link: &Link,
     plugin: &str,
@@ -117,7 +117,8 @@ impl DeployWatch {
         HostVerdict { host, state, on_probation: false, why }
     }
 
-    /// When and why the host has refused the version last, if that is the last thing it says of it.
+    /// When and why the host has refused the version last. None: its last change of the version is no
+    /// refusal.
     fn refusal(&self, row: &PluginView) -> Option<(u64, Option<String>)> {
         let last = row.plugin.history.iter().rev().find(|change| self.is_about(change))?;
         is_refusal(last).then(|| (last.at, last.reason.clone()))

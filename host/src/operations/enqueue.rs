@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use super::error::{OperationError, OperationResult};
 use crate::config::QueueRules;
+use crate::queue::produce::NotATask;
 use crate::queue::repeat::patiently;
 use crate::queue::{Enqueued, NewTask, Queue};
+use crate::task::Field;
 
 /// Refuses a delay in a queue that runs its tasks in a strict order.
 pub(crate) fn check_delay(rules: &QueueRules, delay: Duration) -> OperationResult {
@@ -19,6 +21,16 @@ pub(crate) fn check_delay(rules: &QueueRules, delay: Duration) -> OperationResul
         )));
     }
     Ok(())
+}
+
+/// A task that is to be enqueued.
+pub(crate) fn new_task(fields: Vec<Field>, delay: Duration, key: Option<String>) -> OperationResult<NewTask> {
+    let wrong = |error: NotATask| OperationError::Invalid(error.to_string());
+    let task = NewTask::new(fields, delay).map_err(wrong)?;
+    match key {
+        Some(key) => task.with_key(key).map_err(wrong),
+        None => Ok(task),
+    }
 }
 
 /// Enqueues a task. It may be repeated after an error: a task that was accepted is not accepted again.

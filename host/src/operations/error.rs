@@ -17,17 +17,16 @@ pub(crate) enum OperationError {
     UnknownTask(String),
     #[error("{0}")]
     UnknownPlugin(String),
+    /// There is no such job or incident.
     #[error("{0}")]
-    UnknownJob(String),
-    #[error("{0}")]
-    UnknownIncident(String),
+    NotFound(String),
     /// The task has ended, so it cannot be cancelled or told to run.
     #[error("{0}")]
     HasEnded(String),
     /// The task does not wait for its time, so it cannot be told to run.
     #[error("{0}")]
     NotDelayed(String),
-    /// The version of a plugin that the caller saw running runs no more, or the job is over.
+    /// The version of a plugin that the caller saw running has stopped meanwhile, or the job is over.
     #[error("{0}")]
     NotRunning(String),
     /// The request contradicts the queue's rules, or itself.
@@ -56,7 +55,7 @@ pub(crate) enum OperationError {
     /// As many jobs are under way as may be.
     #[error("{0}")]
     TooManyJobs(String),
-    /// A part of a task's tree is out of reach, or what a job takes away cannot be kept.
+    /// A part of a task's tree is out of reach, or Redis cannot keep the tasks that a job takes away.
     #[error("{0}")]
     OutOfReach(String),
 }
@@ -80,7 +79,7 @@ impl OperationError {
         }
     }
 
-    /// Redis is away, starts, changes its roles or is full, so the same may succeed later.
+    /// Redis is away, starts, changes its roles or is full, so the operation may succeed later.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             OperationError::Redis(error) => error.may_pass(),

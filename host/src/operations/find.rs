@@ -23,9 +23,9 @@ pub(crate) fn find_queue(queues: &[QueueRules], name: &str, link: &Link) -> Oper
     Ok(Queue::new(rules(queues, name)?.clone(), link.clone()))
 }
 
-/// The tasks that `name` means, an id or an alias: at most one of each queue, with the queue's name. Redis is
-/// asked three commands or so for each queue, so a task of which there is no status is found only by the id
-/// of its entry. Queues that cannot be asked are left out.
+/// The tasks that `name` means, an id or an alias: at most one of each queue, with the queue's name. It
+/// costs about three commands for each queue, so a task without a status is found only by the id of its
+/// entry. Queues that cannot be read are left out.
 pub(crate) async fn find_everywhere(queues: &[QueueRules], link: &Link, name: &str) -> Vec<(String, String)> {
     let ask = |rules: QueueRules| async move {
         let queue = Queue::new(rules, link.clone());

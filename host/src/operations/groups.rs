@@ -59,15 +59,20 @@ pub(crate) enum GroupKind {
     Field(FieldPlace),
 }
 
-/// The properties that the tasks of a group share. None: the groups are not told apart by it, or the task has
-/// no such field.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct GroupKey {
-    reason: Option<String>,
-    version: Option<String>,
-    error: Option<String>,
-    hour: Option<u64>,
-    value: Option<String>,
+/// The properties that the tasks of a group share. A property by which they are not grouped is null.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
+pub(crate) struct GroupKey {
+    pub reason: Option<String>,
+    /// `name@digest`, or empty where no version is known.
+    pub version: Option<String>,
+    /// The first line of the errors, with `…` for what differs from task to task: quoted texts, ids, UUIDs,
+    /// hexadecimal digits and numbers of more than 5 digits; and for all numbers, where the errors differ in
+    /// more than 8 of them. As a filter of `error`, it takes the dead letters of the group.
+    pub error: Option<String>,
+    /// The beginning of the hour, in milliseconds since the Unix epoch.
+    pub hour: Option<u64>,
+    /// The value of the field, at most 200 characters of it; null also for tasks without the field.
+    pub value: Option<String>,
 }
 
 impl GroupKey {
@@ -97,21 +102,11 @@ impl GroupKey {
     }
 }
 
-/// Tasks that have something in common. What they are not grouped by is null. Times are milliseconds since
-/// the Unix epoch.
+/// Tasks that have something in common. Times are milliseconds since the Unix epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct TaskGroup {
-    pub reason: Option<String>,
-    /// `name@digest`, or empty where no version is known.
-    pub version: Option<String>,
-    /// The first line of the errors, with `…` for what differs from task to task: quoted texts, ids, UUIDs,
-    /// hexadecimal digits and numbers of more than 5 digits; and for all numbers, where the errors differ in
-    /// more than 8 of them. As a filter of `error`, it takes the dead letters of the group.
-    pub error: Option<String>,
-    /// The beginning of the hour.
-    pub hour: Option<u64>,
-    /// The value of the field, at most 200 characters of it; null also for tasks without the field.
-    pub value: Option<String>,
+    #[serde(flatten)]
+    pub key: GroupKey,
     pub count: u64,
     /// When its tasks died; by a field: the time from which their age counts.
     pub oldest_at: u64,
@@ -146,7 +141,8 @@ pub(crate) struct TaskGrouping {
     state: ListedState,
     walk: TaskWalk,
     found: BTreeMap<GroupKey, TaskGroup>,
-    /// The groups whose errors differ in short numbers only, by what they share. None: they became one.
+    /// Groups whose errors differ in short numbers only, by the key without these numbers. None: they became
+    /// one group.
     numbered: BTreeMap<GroupKey, Option<Vec<GroupKey>>>,
     /// Tasks of more groups than are told apart.
     ungrouped: u64,
@@ -189,20 +185,18 @@ impl TaskGrouping {
     fn add(&mut self, task: &Traits, mask: &FieldMask) {
         self.matching += 1;
         let key = self.folded(GroupKey::new(&self.kind, task, mask));
-        let (at, example) = (task.since_ms.unwrap_or(0), task.id.to_owned());
-        let GroupKey { reason, version, error, hour, value } = key.clone();
-        let (count, oldest_at, newest_at) = (1, at, at);
-        let group = TaskGroup { reason, version, error, hour, value, count, oldest_at, newest_at, example };
-        if self.found.len() < MOST || self.found.contains_key(&key) {
-            self.put(key, group);
-        } else {
+        if self.found.len() >= MOST && !self.found.contains_key(&key) {
             self.ungrouped += 1;
+            return;
         }
+        let (at, example) = (task.since_ms.unwrap_or(0), task.id.to_owned());
+        self.put(TaskGroup { key, count: 1, oldest_at: at, newest_at: at, example });
     }
 
-    fn put(&mut self, key: GroupKey, new: TaskGroup) {
-        let Some(group) = self.found.get_mut(&key) else {
-            self.found.insert(key, new);
+    /// Adds the tasks of a group to those with the same key.
+    fn put(&mut self, new: TaskGroup) {
+        let Some(group) = self.found.get_mut(&new.key) else {
+            self.found.insert(new.key.clone(), new);
             return;
         };
         group.count += new.count;
@@ -212,7 +206,8 @@ impl TaskGrouping {
         }
     }
 
-    /// The key without numbers, once there are too many that differ in nothing else. Their groups become one.
+    /// The key under which a task is counted: without the short numbers of its error, once more than
+    /// [`MOST_NUMBERED`] groups differ in nothing else. These groups become one then.
     fn folded(&mut self, key: GroupKey) -> GroupKey {
         let Some(error) = &key.error else { return key };
         let shared = GroupKey { error: Some(without_numbers(error)), ..key.clone() };
@@ -231,7 +226,7 @@ impl TaskGrouping {
             Some(_) => {
                 for before in numbered.take().into_iter().flatten() {
                     if let Some(group) = self.found.remove(&before) {
-                        self.put(shared.clone(), TaskGroup { error: shared.error.clone(), ..group });
+                        self.put(TaskGroup { key: shared.clone(), ..group });
                     }
                 }
                 shared
@@ -244,6 +239,8 @@ impl TaskGrouping {
     pub(crate) fn finish(self, limit: usize) -> TaskGroups {
         let TaskGrouping { kind, state, walk, found, numbered: _, ungrouped, matching, examined } = self;
         let mut groups: Vec<TaskGroup> = found.into_values().collect();
+        let grouped: u64 = groups.iter().map(|group| group.count).sum();
+        debug_assert_eq!(grouped + ungrouped, matching, "each task that matches is counted once");
         groups.sort_by_key(|group| match kind {
             GroupKind::Property(GroupBy::Hour) => Reverse((group.newest_at, group.count)),
             _ => Reverse((group.count, group.newest_at)),
@@ -322,7 +319,7 @@ mod tests {
             let place = FieldPlace::parse(name).expect(name);
             let groups = grouped_as(GroupKind::Field(place), &letters, limit);
             assert_eq!((groups.by.as_str(), groups.matching), (name, 4));
-            let values = groups.groups.into_iter().map(|group| (group.value, group.count));
+            let values = groups.groups.into_iter().map(|group| (group.key.value, group.count));
             (values.collect::<Vec<_>>(), groups.more_groups, groups.others)
         };
         let some = |text: &str| Some(text.to_owned());
@@ -338,9 +335,10 @@ mod tests {
         assert_eq!(counts(GroupBy::Hour), [1, 2]);
         assert_eq!(counts(GroupBy::Reason), [3]);
         let first = &grouped(GroupBy::Error, &letters, 9).groups[0];
-        assert_eq!((first.error.as_deref(), first.example.as_str()), (Some("a '…'"), "id-2"));
+        assert_eq!((first.key.error.as_deref(), first.example.as_str()), (Some("a '…'"), "id-2"));
         assert_eq!((first.oldest_at, first.newest_at), (5 * HOUR_MS + 1, 5 * HOUR_MS + 2));
-        assert_eq!((&first.reason, &first.version, first.hour), (&None, &None, None));
+        let error = first.key.error.clone();
+        assert_eq!(first.key, GroupKey { error, ..GroupKey::default() });
     }
 
     #[test]
@@ -350,8 +348,10 @@ mod tests {
         let errors: Vec<String> = statuses.into_iter().chain(rows).collect();
         let letters: Vec<_> = (0..).zip(&errors).map(|(n, error)| letter(n, error, 5)).collect();
         let groups = grouped(GroupBy::Error, &letters, 9).groups;
-        let counted: Vec<_> =
-            groups.iter().map(|group| (group.error.as_deref().unwrap_or_default(), group.count)).collect();
+        let counted: Vec<_> = groups
+            .iter()
+            .map(|group| (group.key.error.as_deref().unwrap_or_default(), group.count))
+            .collect();
         assert_eq!(
             counted,
             [("row … is bad", 9), ("upstream answered 503", 2), ("upstream answered 429", 1)]

@@ -17,7 +17,7 @@ use super::plugins::known_builds;
 use crate::builds::{Builds, words_of};
 use crate::config::QueueRules;
 use crate::queue::hosts::HostInfo;
-use crate::queue::minutes::{self, HistoryRange, HistoryStep, MINUTE_MS, QueueHistory};
+use crate::queue::minutes::{self, HistoryStep, MINUTE_MS, QueueHistory};
 use crate::queue::tally::{Depth, Tally, TimeBuckets, VersionTally};
 use crate::queue::{Link, Queue, QueueResult, Reason};
 use crate::task::{AttemptEnd, SettledAs};
@@ -122,8 +122,8 @@ pub(crate) struct Lately {
     pub dead_since_ms: Option<u64>,
 }
 
-/// A minute in which a larger part of the attempts failed is a failing one.
-const FAILING: f64 = 0.1;
+/// A larger part of failed attempts than this is failing.
+pub(super) const FAILING: f64 = 0.1;
 
 /// Whether a settlement in this way is a failure.
 fn fails(outcome: SettledAs) -> bool {
@@ -251,14 +251,8 @@ fn dead_since(steps: &[HistoryStep]) -> Option<u64> {
 
 /// The last `count` minutes of a queue: at most [`minutes::MAX_MINUTES`].
 pub(crate) async fn history(queue: &Queue, count: u64) -> QueueResult<QueueHistory> {
-    let mut histories =
-        minutes::histories(&queue.link, std::slice::from_ref(queue), count, true).await?.into_iter();
-    histories.next().unwrap_or_else(|| Ok(QueueHistory::default()))
-}
-
-/// The history of a queue in this range.
-pub(crate) async fn in_range(queue: &Queue, range: HistoryRange) -> QueueResult<QueueHistory> {
-    minutes::in_range(queue, range).await
+    let mut histories = minutes::histories(&queue.link, std::slice::from_ref(queue), count, true).await?;
+    histories.pop().unwrap_or_else(|| Ok(QueueHistory::default()))
 }
 
 /// The ends of attempts by version in the last [`OVERVIEW`] minutes, in all hosts and all of these queues. A
@@ -344,10 +338,10 @@ mod tests {
             let minutes: Vec<&[_]> = minutes.iter().map(Vec::as_slice).collect();
             Lately::of(&history(&minutes)).failing_since_ms.map(|ms| ms / MINUTE_MS)
         };
-        // Nothing failed, or nothing is there any more that did.
+        // No attempt failed, or the last minute is not a failing one.
         assert_eq!(since(&[]), None);
         assert_eq!(since(&[failed(50), failed(10)]), None);
-        // The first of those that fail; a minute without an attempt does not end them.
+        // The first of the failing minutes; a minute without an attempt does not end them.
         assert_eq!(since(&[failed(50), failed(0), failed(20), vec![], failed(30), vec![]]), Some(102));
         let dead = |counts: &[u64]| {
             let depth = |dead| Depth { queued: 0, running: 0, delayed: 0, held: 0, dead, oldest_ms: None };

@@ -2,12 +2,13 @@
 //! has acknowledged it.
 //!
 //! In: the alarms, what hosts announce, and the notes in Redis. Out: [`Incident`]s, the urgent ones first,
-//! and of these the newest. Whoever looks notes what is new, so that a reload and another host show the same;
-//! a note that nobody has renewed for [`OVER_MS`] is forgotten.
+//! and of these the newest. Each look notes what is new, so that a reload and another host show the same; a
+//! note that no look has renewed for [`OVER_MS`] is forgotten.
 //!
 //!     alarms ─▶ fold: one for each cause ─▶ with what was noted ─▶ in their order
 //!
-//! Not here: what is an alarm (`alarms`), how incidents are shown (`dashboard`).
+//! Not here: what is an alarm (`alarms`), changes that may be a cause (`change_before`), how incidents are
+//! shown (`dashboard`).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -16,14 +17,15 @@ use std::time::Duration;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::alarms::{Alarm, AlarmSources, AlarmSubject, alarms};
+use super::alarms::{Alarm, AlarmSources, alarms};
+use super::change_before::{ChangeBefore, last_before, recent_changes};
 use super::changes::{self, ChangeKind, ChangeView, check_why};
 use super::error::{OperationError, OperationResult};
 use super::history::Lately;
 use super::queues::QueueView;
 use crate::clock::ms;
 use crate::config::units::parse_duration;
-use crate::queue::hosts::{HostChange, HostInfo, LostHost};
+use crate::queue::hosts::HostInfo;
 use crate::queue::incidents::{self, Acknowledgement, IncidentNotes, SeenIncident};
 use crate::queue::{Link, QueueError, QueueResult};
 
@@ -33,10 +35,6 @@ const MOST: usize = 500;
 const OVER_MS: u64 = 5 * 60_000;
 /// A note is renewed when it is older.
 const RENEWED_MS: u64 = 30_000;
-/// A change within this time before an incident may be its cause. Counts are by the minute, so the change may
-/// also come up to a minute after the first failures.
-const BEFORE_MS: u64 = 15 * 60_000;
-const AFTER_MS: u64 = 60_000;
 /// The longest time for which an incident can be acknowledged.
 const LONGEST: Duration = Duration::from_secs(30 * 86_400);
 /// Changes of operators are looked at up to this age.
@@ -48,7 +46,7 @@ pub(crate) struct Incident {
     /// The name of its cause: the kind of its alarm, and what it is about.
     pub id: String,
     #[serde(flatten)]
-    pub alarm: AlarmView,
+    pub alarm: Alarm,
     /// When it began; with `is_exact` false, when it was first seen.
     pub since_ms: u64,
     pub is_exact: bool,
@@ -59,46 +57,7 @@ pub(crate) struct Incident {
     /// The operator who knows of it.
     pub acknowledged: Option<Acknowledgement>,
     /// Other alarms that end with it.
-    pub more: Vec<AlarmView>,
-}
-
-/// An alarm as JSON. The names are stable.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub(crate) struct AlarmView {
-    pub kind: &'static str,
-    /// Tasks are not done because of it.
-    pub is_urgent: bool,
-    pub queue: Option<String>,
-    pub plugin: Option<String>,
-    /// SHA-256 of the version that it is about.
-    pub version: Option<String>,
-    /// The trouble in a sentence.
-    pub what: String,
-    /// The way out in a sentence.
-    pub way_out: String,
-    #[serde(skip)]
-    pub about: AlarmSubject,
-}
-
-/// Something that has changed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub(crate) struct ChangeBefore {
-    pub at_ms: u64,
-    /// A part of a sentence, like "the load of version 3f1c of plugin mail".
-    pub what: String,
-    /// Its queue, plugin or host. None: everything.
-    #[serde(skip)]
-    plugin: Option<String>,
-    #[serde(skip)]
-    queue: Option<String>,
-}
-
-impl From<Alarm> for AlarmView {
-    fn from(alarm: Alarm) -> AlarmView {
-        let Alarm { kind, is_urgent, about, version, what, way_out, .. } = alarm;
-        let (queue, plugin) = (about.queue().map(str::to_owned), about.plugin().map(str::to_owned));
-        AlarmView { kind, is_urgent, queue, plugin, version, what, way_out, about }
-    }
+    pub more: Vec<Alarm>,
 }
 
 impl Incident {
@@ -108,7 +67,7 @@ impl Incident {
     }
 
     /// All its alarms.
-    pub(crate) fn alarms(&self) -> impl Iterator<Item = &AlarmView> {
+    pub(crate) fn alarms(&self) -> impl Iterator<Item = &Alarm> {
         std::iter::once(&self.alarm).chain(&self.more)
     }
 }
@@ -123,64 +82,63 @@ fn action(alarm: &Alarm) -> Option<&'static str> {
     }
 }
 
-/// The facts beside the alarms.
-pub(crate) struct Surroundings<'s> {
-    pub seen: &'s AlarmSources<'s>,
-    /// The last changes of operators.
-    pub changes: &'s [ChangeView],
-    pub notes: &'s IncidentNotes,
+/// Makes incidents of these alarms, with what is noted of them in Redis, and notes what is new.
+pub(crate) async fn look(
+    link: &Link,
+    alarms: Vec<Alarm>,
+    sources: &AlarmSources<'_>,
+) -> QueueResult<Vec<Incident>> {
+    // A user of Redis without the right to read notes or changes goes without them.
+    let notes = match incidents::list(link).await {
+        Err(error) if error.is_connection() => return Err(error),
+        notes => notes.unwrap_or_default(),
+    };
+    let a_day_ago = format!("{}-0", sources.now_ms.saturating_sub(DAY_MS));
+    let changes = changes::after(link, &a_day_ago).await.unwrap_or_default();
+    let changes: Vec<ChangeView> = changes.into_iter().map(|(_, change)| change).collect();
+    let found = incidents_of(alarms, sources, &changes, &notes);
+    note(link, &found, &notes, sources.now_ms).await;
+    Ok(found)
 }
 
-impl Surroundings<'_> {
-    /// The notes, and what operators have changed within the last day. Without the right to read one of them
-    /// it is missing.
-    pub(crate) async fn read(link: &Link, now_ms: u64) -> QueueResult<(IncidentNotes, Vec<ChangeView>)> {
-        let notes = match incidents::list(link).await {
-            Err(error) if error.is_connection() => return Err(error),
-            notes => notes.unwrap_or_default(),
-        };
-        let from = format!("{}-0", now_ms.saturating_sub(DAY_MS));
-        let changes = changes::after(link, &from).await.unwrap_or_default();
-        Ok((notes, changes.into_iter().map(|(_, change)| change).collect()))
-    }
+/// The facts beside the alarms.
+struct Surroundings<'s> {
+    now_ms: u64,
+    plugins: PluginOfQueue<'s>,
+    changes: Vec<ChangeBefore>,
+    notes: &'s IncidentNotes,
 }
 
 /// The plugin of each queue.
 type PluginOfQueue<'q> = HashMap<&'q str, &'q str>;
 
-/// Makes incidents of alarms.
-pub(crate) fn of(alarms: Vec<Alarm>, around: &Surroundings<'_>) -> Vec<Incident> {
-    let changes = changes(around);
-    let plugins: PluginOfQueue =
-        around.seen.queues.iter().map(|view| (&*view.queue, &*view.plugin)).collect();
-    let mut incidents: Vec<Incident> = folded(alarms, &plugins)
-        .into_iter()
-        .map(|(alarm, more)| incident(alarm, more, around, (&plugins, &changes)))
-        .collect();
-    incidents.sort_by(|a, b| {
-        let rank = |one: &Incident| (!one.alarm.is_urgent, Reverse(one.since_ms));
-        rank(a).cmp(&rank(b)).then_with(|| a.id.cmp(&b.id))
-    });
+fn incidents_of(
+    alarms: Vec<Alarm>,
+    sources: &AlarmSources<'_>,
+    changes: &[ChangeView],
+    notes: &IncidentNotes,
+) -> Vec<Incident> {
+    let plugins = sources.queues.iter().map(|view| (&*view.queue, &*view.plugin)).collect();
+    let changes = recent_changes(sources, changes);
+    let around = Surroundings { now_ms: sources.now_ms, plugins, changes, notes };
+    let folded = folded(alarms, &around.plugins);
+    let mut incidents: Vec<Incident> =
+        folded.into_iter().map(|(alarm, more)| incident(alarm, more, &around)).collect();
+    incidents.sort_by_cached_key(|one| (!one.alarm.is_urgent, Reverse(one.since_ms), one.id.clone()));
     incidents
 }
 
-fn incident(
-    alarm: Alarm,
-    more: Vec<Alarm>,
-    around: &Surroundings<'_>,
-    (plugins, changes): (&PluginOfQueue, &[ChangeBefore]),
-) -> Incident {
-    let id = alarm.cause();
-    let noted = around.notes.seen.get(&id).filter(|noted| !is_over(noted, around.seen.now_ms));
+fn incident(alarm: Alarm, more: Vec<Alarm>, around: &Surroundings<'_>) -> Incident {
+    let (id, now_ms) = (alarm.cause(), around.now_ms);
+    let noted = around.notes.seen.get(&id).filter(|noted| !is_over(noted, now_ms));
     let since_ms = [alarm.since_ms, noted.map(|noted| noted.since)].into_iter().flatten().min();
-    let since_ms = since_ms.unwrap_or(around.seen.now_ms);
+    let since_ms = since_ms.unwrap_or(now_ms);
     let acknowledged = around.notes.acknowledged.get(&id);
-    let acknowledged =
-        acknowledged.filter(|note| noted.is_some() && !is_past(note, around.seen.now_ms)).cloned();
+    let acknowledged = acknowledged.filter(|note| noted.is_some() && !is_past(note, now_ms)).cloned();
     let (action, is_exact) = (action(&alarm), alarm.since_ms.is_some());
-    let before = before(&alarm, since_ms, plugins, changes);
-    let more = more.into_iter().map(AlarmView::from).collect();
-    Incident { id, alarm: alarm.into(), since_ms, is_exact, before, action, acknowledged, more }
+    let plugin = alarm.plugin.as_deref().or_else(|| around.plugins.get(alarm.queue.as_deref()?).copied());
+    let before = last_before(&alarm, since_ms, plugin, &around.changes);
+    Incident { id, alarm, since_ms, is_exact, before, action, acknowledged, more }
 }
 
 fn is_over(noted: &SeenIncident, now_ms: u64) -> bool {
@@ -191,8 +149,8 @@ fn is_past(note: &Acknowledgement, now_ms: u64) -> bool {
     note.until.is_some_and(|until| until <= now_ms)
 }
 
-/// Puts alarms with one cause together: those that have the same name, and those that follow from another
-/// one.
+/// Puts alarms with one cause together: alarms whose causes have the same name, and alarms that another alarm
+/// explains.
 fn folded(alarms: Vec<Alarm>, plugins: &PluginOfQueue) -> Vec<(Alarm, Vec<Alarm>)> {
     let mut folded: Vec<(Alarm, Vec<Alarm>)> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
@@ -211,6 +169,10 @@ fn folded(alarms: Vec<Alarm>, plugins: &PluginOfQueue) -> Vec<(Alarm, Vec<Alarm>
     }
     for alarm in effects {
         let of_cause = folded.iter_mut().find(|(cause, _)| explains(cause, &alarm, plugins));
+        debug_assert!(
+            of_cause.is_some(),
+            "an alarm is explained by another one that is explained: {alarm:?}"
+        );
         if let Some((cause, more)) = of_cause {
             cause.is_urgent |= alarm.is_urgent;
             more.push(alarm);
@@ -219,96 +181,39 @@ fn folded(alarms: Vec<Alarm>, plugins: &PluginOfQueue) -> Vec<(Alarm, Vec<Alarm>
     folded
 }
 
-/// Whether the second alarm ends with the first one. No alarm that is explained explains another one.
+/// Whether `effect` ends with `cause`. An alarm that is explained must not explain another one.
 fn explains(cause: &Alarm, effect: &Alarm, plugins: &PluginOfQueue) -> bool {
-    let of_plugin = |queue: &str, plugin: &str| plugins.get(queue) == Some(&plugin);
-    match (cause.kind, &cause.about, effect.kind, &effect.about) {
-        (
-            "plugin-missing" | "plugin-refused",
-            AlarmSubject::Plugin(plugin),
-            "waits-for-plugin",
-            AlarmSubject::Queue(queue),
-        ) => of_plugin(queue, plugin),
-        // Its dead letters are work for later: they stay when the version has gone.
-        ("bad-version", AlarmSubject::Plugin(plugin), "attempts-fail", AlarmSubject::Queue(queue)) => {
-            of_plugin(queue, plugin)
-        }
-        ("redis-full", _, "no-host" | "redis-memory", _) => true,
+    let is_of_plugin = || {
+        let plugin = effect.queue.as_deref().and_then(|queue| plugins.get(queue).copied());
+        plugin.is_some() && plugin == cause.plugin.as_deref()
+    };
+    match (cause.kind, effect.kind) {
+        ("plugin-missing" | "plugin-refused", "waits-for-plugin") => is_of_plugin(),
+        // Dead letters are work for later: they stay when the bad version has gone.
+        ("bad-version", "attempts-fail") => is_of_plugin(),
+        ("redis-full", "no-host" | "redis-memory") => true,
         _ => false,
     }
 }
 
-/// The latest change before an incident that may have to do with it.
-fn before(
-    alarm: &Alarm,
-    since_ms: u64,
-    plugins: &PluginOfQueue,
-    changes: &[ChangeBefore],
-) -> Option<ChangeBefore> {
-    // It tells of the hosts itself.
-    if alarm.kind == "host-lost" {
-        return None;
-    }
-    let plugin = match &alarm.about {
-        AlarmSubject::Queue(queue) | AlarmSubject::Dead(queue) => plugins.get(queue.as_str()).copied(),
-        AlarmSubject::Plugin(plugin) => Some(plugin.as_str()),
-        AlarmSubject::Hosts | AlarmSubject::Redis => None,
-    };
-    let span = since_ms.saturating_sub(BEFORE_MS)..=since_ms.saturating_add(AFTER_MS);
-    let is_meant = |change: &&ChangeBefore| {
-        change.plugin.as_deref().is_none_or(|of| Some(of) == plugin)
-            && change.queue.as_deref().is_none_or(|of| Some(of) == alarm.about.queue())
-            && span.contains(&change.at_ms)
-    };
-    changes.iter().filter(is_meant).max_by_key(|change| change.at_ms).cloned()
+/// The incidents among the alarms about one queue.
+pub(crate) async fn of_queue(
+    link: &Link,
+    view: &QueueView,
+    hosts: &[HostInfo],
+    lately: Option<&Lately>,
+) -> QueueResult<Vec<Incident>> {
+    let now_ms = link.now_ms().await?;
+    let queues = std::slice::from_ref(view);
+    let lately = lately.map(|lately| BTreeMap::from([(view.queue.clone(), lately.clone())]));
+    let sources = AlarmSources { queues, hosts, lately: lately.as_ref(), now_ms, ..AlarmSources::default() };
+    let mut alarms = alarms(&sources);
+    alarms.retain(|alarm| alarm.plugin.as_ref().is_none_or(|plugin| *plugin == view.plugin));
+    look(link, alarms, &sources).await
 }
 
-/// The changes that hosts tell: versions of plugins, configurations, hosts that ended without a word.
-fn changes(around: &Surroundings<'_>) -> Vec<ChangeBefore> {
-    let mut changes = Vec::new();
-    for plugin in around.seen.hosts.iter().flat_map(|host| &host.plugins) {
-        for (at, change) in plugin.history.iter().enumerate() {
-            // The first version that a host loads is the one that it ran before its start.
-            let is_other = |known: &HostChange| known.version.is_some() && known.version != change.version;
-            let did = match change.what.as_str() {
-                "loaded" if plugin.history[..at].iter().any(is_other) => "the load",
-                "restored" => "the return",
-                "regranted" => "other grants",
-                "rolled-back" => "the rollback",
-                _ => continue,
-            };
-            let version = change.version.as_deref().map(|version| plugin.builds.words(version));
-            let version = version.unwrap_or_default();
-            let what = format!("{did} of version {version} of plugin {}", plugin.name);
-            let plugin = Some(plugin.name.clone());
-            changes.push(ChangeBefore { at_ms: change.at, what, plugin, queue: None });
-        }
-    }
-    for host in around.seen.hosts {
-        if let Some(at_ms) = host.configured_at {
-            let what = format!("another configuration of host {}", host.id);
-            changes.push(ChangeBefore { at_ms, what, plugin: None, queue: None });
-        }
-    }
-    for LostHost { id, seen_ms, .. } in around.seen.lost {
-        let what = format!("the end of host {id}, which did not stop");
-        changes.push(ChangeBefore { at_ms: *seen_ms, what, plugin: None, queue: None });
-    }
-    let acknowledges: &str = ChangeKind::Acknowledge.into();
-    for ChangeView { at, who, what, queue, plugin, why, .. } in around.changes {
-        if what == acknowledges {
-            continue;
-        }
-        let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
-        let what = format!("a change by {who}: {what}{why}");
-        let (queue, plugin) = (queue.clone(), plugin.clone());
-        changes.push(ChangeBefore { at_ms: *at, what, plugin, queue });
-    }
-    changes
-}
-
-/// Writes down what is new, and forgets what has ended. It never fails a look.
-pub(crate) async fn note(link: &Link, incidents: &[Incident], notes: &IncidentNotes, now_ms: u64) {
+/// Notes what is new, and forgets what has ended. An error of Redis does not fail the look.
+async fn note(link: &Link, incidents: &[Incident], notes: &IncidentNotes, now_ms: u64) {
     let is_old = |incident: &&Incident| {
         notes.seen.get(&incident.id).is_none_or(|noted| {
             noted.seen.saturating_add(RENEWED_MS) < now_ms || noted.since > incident.since_ms
@@ -344,25 +249,6 @@ pub(crate) async fn note(link: &Link, incidents: &[Incident], notes: &IncidentNo
     }
 }
 
-/// The incidents among the alarms about one queue.
-pub(crate) async fn of_queue(
-    link: &Link,
-    view: &QueueView,
-    hosts: &[HostInfo],
-    lately: Option<&Lately>,
-) -> QueueResult<Vec<Incident>> {
-    let now_ms = link.now_ms().await?;
-    let (notes, changes) = Surroundings::read(link, now_ms).await?;
-    let queues = std::slice::from_ref(view);
-    let lately = lately.map(|lately| BTreeMap::from([(view.queue.clone(), lately.clone())]));
-    let sources = AlarmSources { queues, hosts, lately: lately.as_ref(), now_ms, ..AlarmSources::default() };
-    let mut alarms = alarms(&sources);
-    alarms.retain(|alarm| alarm.about.plugin().is_none_or(|plugin| plugin == view.plugin));
-    let found = of(alarms, &Surroundings { seen: &sources, changes: &changes, notes: &notes });
-    note(link, &found, &notes, now_ms).await;
-    Ok(found)
-}
-
 /// Says that an operator knows of an incident, for a time like `1h`, or until it ends. `0s` takes that back.
 /// Returns what is noted now.
 pub(crate) async fn acknowledge(
@@ -372,17 +258,16 @@ pub(crate) async fn acknowledge(
     why: &str,
     by: &str,
 ) -> OperationResult<Option<Acknowledgement>> {
-    let invalid = |what: String| OperationError::Invalid(what);
     let time = time.map(|text| parse_duration(text.trim())).transpose();
-    let time = time.map_err(|error| invalid(format!("for: {error}")))?;
+    let time = time.map_err(|error| OperationError::Invalid(format!("for: {error}")))?;
     if time.is_some_and(|time| time > LONGEST) {
-        return Err(invalid("for: write 30d or less".to_owned()));
+        return Err(OperationError::Invalid("for: write 30d or less".to_owned()));
     }
     check_why(why)?;
     let now_ms = link.now_ms().await?;
     let notes = incidents::list(link).await?;
     if notes.seen.get(id).is_none_or(|noted| is_over(noted, now_ms)) {
-        return Err(OperationError::UnknownIncident(format!("there is no incident {id:?} (any more)")));
+        return Err(OperationError::NotFound(format!("there is no incident {id:?} (any more)")));
     }
     let change = ChangeView::new(ChangeKind::Acknowledge, by).why(why);
     if time == Some(Duration::ZERO) {
@@ -401,16 +286,17 @@ pub(crate) async fn acknowledge(
 mod tests {
     use std::path::Path;
 
+    use super::super::alarms::{AlarmSubject, alarm as plain_alarm};
     use super::*;
     use crate::config::Config;
+    use crate::operations::change_before::BEFORE_MS;
     use crate::queue::Census;
-    use crate::queue::hosts::HostPlugin;
+    use crate::queue::hosts::{HostChange, HostPlugin};
 
     const NOW: u64 = 1_700_000_600_000;
 
     fn alarm(kind: &'static str, is_urgent: bool, about: AlarmSubject, since_ms: Option<u64>) -> Alarm {
-        let (what, way_out) = (format!("{kind}."), String::new());
-        Alarm { kind, is_urgent, about, version: None, what, way_out, since_ms }
+        Alarm { since_ms, ..plain_alarm(kind, is_urgent, about, format!("{kind}."), "") }
     }
 
     fn queue(name: &str) -> AlarmSubject {
@@ -432,7 +318,7 @@ mod tests {
             ..ChangeView::new(ChangeKind::Pause, "ada")
         }];
         let seen = AlarmSources { queues: &queues, hosts, now_ms: NOW, ..AlarmSources::default() };
-        of(alarms, &Surroundings { seen: &seen, changes: &changes, notes })
+        incidents_of(alarms, &seen, &changes, notes)
     }
 
     fn ids(incidents: &[Incident]) -> Vec<(&str, usize)> {

@@ -1,13 +1,13 @@
 //! One step of a job: a process takes the lease, does the step, and writes down what it did.
 //!
 //! In: a job as it stands. Out: the job after that: what the step did, where the next one goes on, and what
-//! the job keeps. Not here: which jobs there are (`jobs`), changing tasks (`cancel`, `queue::redrive`).
+//! the job keeps. Not here: which jobs there are (`jobs`), changing tasks (`cancel_all`, `queue::redrive`).
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::cancel::{BulkCancel, cancel_all};
+use super::cancel_all::{BulkCancel, cancel_all};
 use super::dead::{read_walk, write_walk};
 use super::deed::Deed;
 use super::error::{OperationError, OperationResult};
@@ -20,8 +20,8 @@ use crate::queue::redrive::{Redrive, StepBudget};
 use crate::queue::undo::{KeptTasks, MOST_BYTES};
 use crate::queue::{Queue, TaskFilter};
 
-/// For how long a step works, and how many dead letters it looks at: what a host that is killed has not
-/// counted.
+/// For how long a step works, and how many dead letters it looks at. A host that is killed has not counted
+/// the work of its last step.
 const STEP: Duration = Duration::from_millis(300);
 const STEP_LOOKS: u64 = 2_000;
 
@@ -62,13 +62,12 @@ pub(crate) async fn carry_on(
 ) -> OperationResult<JobProgress> {
     let link = &queue.link;
     let take = |mut job: BulkJob, now_ms: u64| {
-        let has_another = job.host != me && job.has_lease(now_ms);
         if job.state != JobState::Running {
             let was_mine = job.host == me;
             job.host.clear();
             return Ok(was_mine.then_some(job));
         }
-        if has_another {
+        if job.host != me && job.has_lease(now_ms) {
             return Ok(None);
         }
         // Time in which nobody had it does not count.
@@ -83,28 +82,30 @@ pub(crate) async fn carry_on(
     if job.host != me {
         return Ok(JobProgress::Waits(job, LOOK));
     }
-    let mut step = JobStep { next: job.next.clone(), kept: job.kept.clone(), ..JobStep::default() };
+    let counts = ManyDone { next: job.next.clone(), ..ManyDone::default() };
+    let mut step = JobStep { counts, kept: job.kept.clone(), wait: Duration::ZERO };
     let ended = step.take(&job, queues, queue, mask).await;
     // Where the error may pass, the step is to be repeated.
     let error = ended.as_ref().err().map(|error| error.in_queue(&queue.rules.name));
     let error = error.map(|error| error.chars().take(MAX_ERROR).collect::<String>());
     let is_failed = ended.as_ref().is_err_and(|error| !error.may_pass());
+    let JobStep { counts, kept, wait } = step;
     let note = |mut job: BulkJob, now_ms: u64| {
         if job.host != me {
             return Ok(None);
         }
         job.took_ms += now_ms.saturating_sub(job.seen_at);
         job.seen_at = now_ms;
-        job.examined += step.examined;
-        // A copy that is made again is the same one.
-        job.done = match (job.deed, &step.kept) {
-            (Deed::Export, kept) => kept.as_ref().map_or(job.done, |kept| kept.tasks),
-            _ => job.done + step.done,
+        job.examined += counts.examined;
+        // A copy that is made again takes the place of the first one, so what the job keeps is counted.
+        job.done = match job.deed {
+            Deed::Export => kept.as_ref().map_or(job.done, |kept| kept.tasks),
+            _ => job.done + counts.succeeded,
         };
-        job.skipped += step.skipped;
-        job.children += step.children;
-        job.without_flow += step.without_flow;
-        (job.next, job.error, job.kept) = (step.next.clone(), error.clone(), step.kept.clone());
+        job.skipped += counts.skipped;
+        job.children += counts.children;
+        job.without_flow += counts.without_flow;
+        (job.next, job.error, job.kept) = (counts.next.clone(), error.clone(), kept.clone());
         if !job.state.is_over() && (job.next.is_none() || is_failed) {
             job.state = if is_failed { JobState::Failed } else { JobState::Done };
             job.ended_at = Some(now_ms);
@@ -118,23 +119,17 @@ pub(crate) async fn carry_on(
     Ok(match (ended, job.state) {
         (Err(error), _) => JobProgress::Failed(job, error),
         (Ok(()), state) if state.is_over() => JobProgress::Over(job),
-        (Ok(()), JobState::Running) => JobProgress::Goes(job, step.wait.min(LOOK)),
+        (Ok(()), JobState::Running) => JobProgress::Goes(job, wait.min(LOOK)),
         (Ok(()), _) => JobProgress::Waits(job, LOOK),
     })
 }
 
 /// The result of one step of a job.
-#[derive(Default)]
 struct JobStep {
-    examined: u64,
-    done: u64,
-    skipped: u64,
-    children: u64,
-    without_flow: u64,
+    /// Its `next` is where the next step goes on.
+    counts: ManyDone,
     /// The tasks that the job keeps.
     kept: Option<KeptTasks>,
-    /// Where the next step goes on.
-    next: Option<String>,
     /// The time that its rate lets pass before the next step.
     wait: Duration,
 }
@@ -199,11 +194,10 @@ impl JobStep {
             Deed::Cancel | Deed::Drain => {
                 let (states, only_waiting, cursor) = (job.states(), job.deed == Deed::Drain, next);
                 let bulk = BulkCancel { states, filter, cursor, only_waiting };
-                let mut sum = ManyDone::default();
-                let ended = Box::pin(cancel_all(queues, queue, &bulk, STEP, &mut sum)).await;
-                let ManyDone { succeeded, skipped, children, examined, next, .. } = sum;
-                (self.done, self.skipped, self.children) = (succeeded, skipped, children);
-                (self.examined, self.next) = (examined, if ended.is_ok() { next } else { self.next.take() });
+                let ended = Box::pin(cancel_all(queues, queue, &bulk, STEP, &mut self.counts)).await;
+                if ended.is_err() {
+                    self.counts.next = Some(next.to_owned());
+                }
                 return ended;
             }
             Deed::Requeue => Redrive::Requeue(job.rate.as_deref().and_then(|rate| parse_rate(rate).ok())),
@@ -214,13 +208,13 @@ impl JobStep {
         let budget = StepBudget { entries: STEP_LOOKS, until: Instant::now() + STEP };
         match queue.redrive_step(filter, what, read_walk(next)?, budget).await {
             Ok(step) => {
-                (self.done, self.skipped) = (step.done.succeeded, step.done.skipped);
-                (self.without_flow, self.examined) = (step.done.without_flow, step.examined);
-                (self.next, self.wait) = (step.next.map(|walk| write_walk(&walk)), step.wait);
+                let next = step.next.map(|walk| write_walk(&walk));
+                self.counts = ManyDone { examined: step.examined, next, ..step.done.into() };
+                self.wait = step.wait;
                 Ok(())
             }
             Err(error) => {
-                self.done = error.succeeded;
+                self.counts.succeeded = error.succeeded;
                 Err(error.into())
             }
         }

@@ -21,12 +21,12 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::changes::{self, ChangeKind, ChangeView, check_why};
-pub(crate) use super::dead::read_walk;
+use super::dead::read_walk;
 pub(crate) use super::deed::Deed;
 use super::error::{OperationError, OperationResult};
 pub(crate) use super::many::JobCount;
-use super::scope::check_place;
-pub(crate) use super::scope::{JobOrder, begin, count, places, rough_count, sample, states};
+pub(crate) use super::scope::{JobOrder, count, places, rough_count, sample};
+use super::scope::{begin, check_place, states};
 use crate::config::units::parse_rate;
 use crate::queue::jobs::{self, JobText};
 use crate::queue::listing::ListedState;
@@ -49,7 +49,7 @@ pub(crate) enum JobState {
     Paused,
     /// Somebody stopped it.
     Stopped,
-    /// Nothing is left of it.
+    /// No task is left to do.
     Done,
     /// It cannot go on.
     Failed,
@@ -81,10 +81,10 @@ pub(crate) struct BulkJob {
     /// No faster than this, like `50/s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<String>,
-    /// It brings back what the job with this id keeps; its own id: the dead letters of a file.
+    /// It brings back the tasks that the job with this id keeps. With its own id, it imports a file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// It keeps what it takes away for a day, so that it can be undone. An export keeps its file.
+    /// It keeps the tasks that it takes away for a day, so that it can be undone. An export keeps its file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep: bool,
     /// The tasks that it keeps, as its last step left them.
@@ -105,12 +105,12 @@ pub(crate) struct BulkJob {
     pub matched: Option<u64>,
     /// Cancelled, requeued, deleted or exported.
     pub done: u64,
-    /// Were not there any more, or could not be changed.
+    /// Had gone meanwhile, or could not be changed.
     pub skipped: u64,
     /// Tasks of flows that were cancelled with them.
     #[serde(default)]
     pub children: u64,
-    /// Requeued although their flow is not known any more.
+    /// Requeued although nothing is kept of their flow.
     #[serde(default)]
     pub without_flow: u64,
     /// How long it was under way, in milliseconds.
@@ -142,7 +142,7 @@ impl BulkJob {
         }
     }
 
-    /// Without what nobody needs to see.
+    /// The job for clients, who do not need the place where it goes on.
     pub(crate) fn shown(self) -> BulkJob {
         BulkJob { next: None, ..self }
     }
@@ -151,14 +151,16 @@ impl BulkJob {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// How much of it is behind, from 0 to 1. None: not known.
+    /// How much of it is done, from 0 to 1. None: not known.
     pub(crate) fn part(&self) -> Option<f64> {
-        match self.matched.filter(|matched| *matched > 0) {
-            _ if self.state == JobState::Done => Some(1.0),
-            Some(matched) => Some((self.done.saturating_add(self.skipped) as f64 / matched as f64).min(0.99)),
-            None if self.places > 0 => Some((self.examined as f64 / self.places as f64).min(0.99)),
-            None => None,
+        if self.state == JobState::Done {
+            return Some(1.0);
         }
+        let (done, all) = match self.matched {
+            Some(matched) if matched > 0 => (self.done.saturating_add(self.skipped), matched),
+            _ => (self.examined, self.places),
+        };
+        (all > 0).then(|| (done as f64 / all as f64).min(0.99))
     }
 
     /// The part in words. None: not known.
@@ -236,10 +238,10 @@ pub(crate) async fn start(link: &Link, queue: &Queue, order: JobOrder) -> Operat
             check_place(&place, deed, only.as_ref())?;
             (place, count)
         }
-        None => match &from {
-            Some(from) => (begin(&queue.kept_by(from), deed, None).await?, None),
-            None => (begin(queue, deed, only.as_ref()).await?, None),
-        },
+        None => {
+            let kept = from.as_ref().map(|from| queue.kept_by(from));
+            (begin(kept.as_ref().unwrap_or(queue), deed, only.as_ref()).await?, None)
+        }
     };
     let places = match &from {
         Some(from) => patiently(|| queue.kept_tasks(from)).await?.map_or(0, |kept| kept.tasks),
@@ -317,7 +319,7 @@ pub(crate) async fn find(link: &Link, id: &str) -> OperationResult<BulkJob> {
 }
 
 fn read(id: &str, text: &str) -> OperationResult<BulkJob> {
-    let unknown = |_| OperationError::UnknownJob(format!("no job {id:?} is known, or not any more"));
+    let unknown = |_| OperationError::NotFound(format!("no job {id:?} is known, or not any more"));
     serde_json::from_str(text).map_err(unknown)
 }
 
@@ -333,7 +335,7 @@ pub(crate) async fn change(link: &Link, id: &str, state: JobState, who: &str) ->
             let why = format!("job {} is {state} already, with {done} done", job.id);
             return Err(OperationError::NotRunning(why));
         }
-        // The process that has it writes its last step yet.
+        // The process that carries it out still adds the counts of its last step.
         (job.state, job.ended_at) = (state, state.is_over().then_some(now_ms));
         Ok(Some(job))
     };
@@ -350,8 +352,8 @@ pub(crate) async fn change(link: &Link, id: &str, state: JobState, who: &str) ->
     Ok(job)
 }
 
-/// Changes a job as it is now: `change` gets it and the time, and returns what it is to become. None: as it
-/// is. Returns the job after that, and whether it was changed.
+/// Changes a job as it is now. `change` gets the job and Redis's time, and returns the changed job, or None
+/// to leave it as it is. Returns the job after that, and whether it was changed.
 pub(super) async fn edit(
     link: &Link,
     id: &str,

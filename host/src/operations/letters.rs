@@ -41,12 +41,8 @@ struct LetterLine {
     /// The host's own fields, as they stand in the dead letter. None: the fields are hidden.
     #[serde(skip_serializing_if = "Option::is_none")]
     reserved: Option<Vec<FieldView>>,
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     masked: bool,
-}
-
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 /// The last line of a download.
@@ -67,7 +63,7 @@ struct ExportEnd {
     /// The cursor of the next download; null: these were all.
     next: Option<String>,
     /// Fields are hidden, so that no import takes them.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     masked: bool,
 }
 
@@ -75,7 +71,7 @@ struct ExportEnd {
 pub(crate) fn letter_lines(letters: &[DeadLetter], mask: &FieldMask) -> String {
     let (mut lines, masked) = (String::new(), !mask.is_empty());
     for letter in letters {
-        let mut view = DeadView::new(letter, true);
+        let mut view = DeadView::new(letter.clone(), true);
         FieldView::mask(view.fields.iter_mut().flatten(), mask);
         let reserved = letter.raw.iter().filter(|(name, _)| is_reserved(name)).cloned().collect();
         let reserved = (!masked).then(|| FieldView::all(&reserved));
@@ -94,7 +90,7 @@ fn is_reserved(name: &[u8]) -> bool {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum FileLine {
     Letter(ImportedLetter),
-    /// A download ends here. The number is that of its letters.
+    /// A download ends here. It has this number of letters.
     End(u64),
 }
 
@@ -122,18 +118,11 @@ struct GivenLetter {
     id: String,
     queue: String,
     failed_at: u64,
-    fields: Vec<GivenField>,
+    fields: Vec<FieldView>,
     #[serde(default)]
-    reserved: Vec<GivenField>,
+    reserved: Vec<FieldView>,
     #[serde(default)]
     masked: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct GivenField {
-    name: Value,
-    value: Value,
 }
 
 /// Reads a line. `queue` is the queue for which the dead letters are.
@@ -160,12 +149,12 @@ pub(crate) fn read_line(line: &[u8], queue: &str) -> Result<FileLine, String> {
         return Err(format!("fields: with those of `reserved`, {count} of them are more than {MOST_FIELDS}"));
     }
     let from = Some(of).filter(|of| !of.is_empty() && of != queue);
-    let own = raw_fields("fields", fields)?;
+    let own = raw_fields("fields", &fields)?;
     if let Some((name, _)) = own.iter().find(|(name, _)| is_reserved(name)) {
         let name = String::from_utf8_lossy(name).into_owned();
         return Err(format!("fields: {name:?} belongs to the host, and so to `reserved`"));
     }
-    let hosts = raw_fields("reserved", reserved)?;
+    let hosts = raw_fields("reserved", &reserved)?;
     if let Some((name, _)) = hosts.iter().find(|(name, _)| !is_reserved(name)) {
         let name = String::from_utf8_lossy(name).into_owned();
         return Err(format!("reserved: {name:?} is a field of the task, and belongs to `fields`"));
@@ -183,20 +172,61 @@ pub(crate) fn read_line(line: &[u8], queue: &str) -> Result<FileLine, String> {
     Ok(FileLine::Letter(ImportedLetter { id, fields, from }))
 }
 
-fn raw_fields(list: &str, given: Vec<GivenField>) -> Result<RawFields, String> {
-    let read = |(at, GivenField { name, value }): (usize, GivenField)| {
+fn raw_fields(list: &str, given: &[FieldView]) -> Result<RawFields, String> {
+    let read = |(number, FieldView { name, value }): (usize, &FieldView)| {
         let bytes = |what: &str, value: &Value| {
-            bytes_of(value).map_err(|why| format!("{list}: {what} of number {}: {why}", at + 1))
+            bytes_of(value).map_err(|why| format!("{list}: {what} of number {number}: {why}"))
         };
-        Ok((bytes("name", &name)?, bytes("value", &value)?))
+        Ok((bytes("name", name)?, bytes("value", value)?))
     };
-    given.into_iter().enumerate().map(read).collect()
+    (1..).zip(given).map(read).collect()
 }
 
-/// How far a download has come.
-enum ExportPlace {
-    After(Option<String>),
-    End,
+/// A download, which reads one page after the other.
+struct Download {
+    queue: Queue,
+    filter: TaskFilter,
+    /// The dead letter behind which the next page begins. None: the newest one is the first.
+    after: Option<String>,
+    is_over: bool,
+    /// How many dead letters are in the lines so far, and how many were looked at.
+    letters: u64,
+    examined: u64,
+    /// The size of the next page.
+    count: usize,
+    /// The download must have all dead letters, at least this number, however long it takes.
+    whole: Option<u64>,
+    ends: Instant,
+}
+
+impl Download {
+    /// The lines of the next page. The last ones end with the [`EndLine`].
+    async fn next(&mut self) -> OperationResult<String> {
+        let now_ms = patiently(|| self.queue.now_ms()).await?;
+        let page = patiently(|| self.queue.newest_dead(self.after.as_deref(), self.count)).await?;
+        self.examined += page.len() as u64;
+        self.after = page.last().map(|last| last.entry.clone()).filter(|_| page.len() == self.count);
+        let bytes: usize = page.iter().map(DeadLetter::bytes).sum();
+        self.count = paging::next(self.count, bytes);
+        let is_late = self.whole.is_none() && (self.examined >= LOOKS || Instant::now() >= self.ends);
+        self.is_over = self.after.is_none() || is_late;
+        if let Some(all) = self.whole.filter(|all| self.is_over && self.examined < *all) {
+            let why = format!("{} of {all} were left when they were read", self.examined);
+            return Err(OperationError::OutOfReach(format!("{why}: the file is not whole")));
+        }
+        let is_chosen = |letter: &DeadLetter| self.filter.takes(&letter.traits(), now_ms);
+        let matching: Vec<DeadLetter> = page.into_iter().filter(is_chosen).collect();
+        self.letters += matching.len() as u64;
+        let mut lines = letter_lines(&matching, &self.filter.mask);
+        if self.is_over {
+            let next = self.after.as_ref().map(|entry| cursor::write(KIND, &[entry]));
+            let (letters, examined, masked) = (self.letters, self.examined, !self.filter.mask.is_empty());
+            let line = EndLine { end: ExportEnd { letters, examined, next, masked } };
+            lines += &serde_json::to_string(&line).unwrap_or_default();
+            lines.push('\n');
+        }
+        Ok(lines)
+    }
 }
 
 /// The lines of a download: the dead letters that match, the newest first, and a last line that counts them.
@@ -209,54 +239,22 @@ pub(crate) fn export<H: Send + 'static>(
     whole: Option<u64>,
     held: H,
 ) -> OperationResult<impl Stream<Item = Result<String, io::Error>> + Send + 'static> {
-    let begin = ExportPlace::After(cursor.map(|cursor| cursor::read_entry(KIND, cursor)).transpose()?);
-    let end = Instant::now() + TIME;
-    let failed = |error: String| io::Error::other(error);
-    let first = (begin, (0, 0), paging::FIRST);
-    Ok(stream::unfold((first, queue, filter, held), move |(state, queue, filter, held)| async move {
-        let (place, (mut letters, mut examined), count) = state;
-        let ExportPlace::After(after) = place else { return None };
-        let page = async {
-            let now_ms = patiently(|| queue.now_ms()).await?;
-            Ok::<_, OperationError>((now_ms, patiently(|| queue.newest_dead(after.as_deref(), count)).await?))
-        };
-        let (now_ms, page) = match page.await {
-            Ok(page) => page,
-            Err(error) => {
-                let state = (ExportPlace::End, (letters, examined), count);
-                return Some((Err(failed(error.to_string())), (state, queue, filter, held)));
-            }
-        };
-        let last = page.last().map(|last| last.entry.clone()).filter(|_| page.len() == count);
-        examined += page.len() as u64;
-        let bytes: usize = page.iter().map(DeadLetter::bytes).sum();
-        let matching: Vec<DeadLetter> =
-            page.into_iter().filter(|letter| filter.takes(&letter.traits(), now_ms)).collect();
-        letters += matching.len() as u64;
-        let mut lines = letter_lines(&matching, &filter.mask);
-        let is_late = whole.is_none() && (examined >= LOOKS || Instant::now() >= end);
-        let is_over = last.is_none() || is_late;
-        if let Some(all) = whole.filter(|all| is_over && examined < *all) {
-            let cut =
-                failed(format!("{examined} of {all} were left when they were read: the file is not whole"));
-            return Some((Err(cut), ((ExportPlace::End, (letters, examined), count), queue, filter, held)));
+    let after = cursor.map(|cursor| cursor::read_entry(KIND, cursor)).transpose()?;
+    let (is_over, letters, examined, count) = (false, 0, 0, paging::FIRST);
+    let ends = Instant::now() + TIME;
+    let download = Download { queue, filter, after, is_over, letters, examined, count, whole, ends };
+    Ok(stream::unfold((download, held), async |(mut download, held)| {
+        if download.is_over {
+            return None;
         }
-        let place = if is_over {
-            let next = last.map(|entry| cursor::write(KIND, &[&entry]));
-            let masked = !filter.mask.is_empty();
-            let line = EndLine { end: ExportEnd { letters, examined, next, masked } };
-            lines += &serde_json::to_string(&line).unwrap_or_default();
-            lines.push('\n');
-            ExportPlace::End
-        } else {
-            ExportPlace::After(last)
-        };
-        let count = paging::next(count, bytes);
-        Some((Ok(lines), ((place, (letters, examined), count), queue, filter, held)))
+        let lines = download.next().await.map_err(|error| io::Error::other(error.to_string()));
+        // Behind an error the file would lack lines.
+        download.is_over |= lines.is_err();
+        Some((lines, (download, held)))
     }))
 }
 
-/// A name for the file of a download, without what a header or a file system might not take.
+/// A name for the file of a download: other characters than ASCII letters and digits become `_`.
 pub(crate) fn file_name(name: &str) -> String {
     let safe = |char: char| if char.is_ascii_alphanumeric() || char == '-' { char } else { '_' };
     format!("{}.jsonl", name.chars().map(safe).collect::<String>())

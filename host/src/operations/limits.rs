@@ -43,7 +43,7 @@ pub(crate) async fn limits(queue: &Queue) -> OperationResult<LimitView> {
     Ok(LimitView::new(queue, queue.limits().await?, false))
 }
 
-/// Sets limits in place of those that are there. `lasting`: for this time, or else until they are cleared.
+/// Sets limits in place of the earlier ones, for the time `lasting`, or else until they are cleared.
 pub(crate) async fn limit(
     queue: &Queue,
     limits: QueueLimits,
@@ -90,14 +90,14 @@ fn check(rules: &QueueRules, limits: &QueueLimits, lasting: Option<Duration>) ->
         }
     }
     if let Some(most) = concurrency {
-        lowers("concurrency", *most, rules.concurrency, queue)?;
+        check_lowers("concurrency", *most, rules.concurrency, queue)?;
     }
     if let Some(most) = per_key {
         let tracks = rules.turns.tracks.as_ref().filter(|tracks| tracks.field.is_some());
         let Some(tracks) = tracks else {
             return Err(format!("per key: queue {queue} has no `serial`, so its tasks have no keys"));
         };
-        lowers("per key", *most, tracks.limit, queue)?;
+        check_lowers("per key", *most, tracks.limit, queue)?;
     }
     match lasting {
         Some(time) if !LASTING.contains(&time) => {
@@ -108,7 +108,8 @@ fn check(rules: &QueueRules, limits: &QueueLimits, lasting: Option<Duration>) ->
     }
 }
 
-fn lowers(what: &str, most: u32, configured: u32, queue: &str) -> Result<(), String> {
+/// Refuses a number that does not lower the one of the configuration.
+fn check_lowers(what: &str, most: u32, configured: u32, queue: &str) -> Result<(), String> {
     if most == 0 {
         return Err(format!("{what}: with 0 nothing would run: use `tqhost pause {queue}`"));
     }

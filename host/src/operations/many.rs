@@ -34,6 +34,17 @@ pub(crate) struct ManyDone {
     pub sample: Option<Vec<TaskSample>>,
 }
 
+impl ManyDone {
+    /// Counts one task: as done, or as skipped.
+    pub(super) fn count(&mut self, is_done: bool) {
+        if is_done {
+            self.succeeded += 1;
+        } else {
+            self.skipped += 1;
+        }
+    }
+}
+
 /// How many tasks a job would be on.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(crate) struct JobCount {

@@ -87,7 +87,7 @@ fn mark(plugin: &str, change: &HostChange, hosts: usize) -> HistoryMark {
     HistoryMark { at_ms: change.at, text }
 }
 
-/// None: the change is none of what runs.
+/// The change in words. None: it does not change which version runs, or how.
 fn words(what: &str) -> Option<&'static str> {
     Some(match what {
         "loaded" => "loaded",

@@ -2,7 +2,7 @@
 //! plugin's file.
 //!
 //! In: the name of a plugin, and the version that is meant, where one is named. Out: an order in Redis, which
-//! hosts obey within seconds; a preview chooses and checks the same, and gives none.
+//! hosts obey within seconds. A preview chooses and checks the same version, and gives no order.
 //!
 //! Not here: what a host does about an order (`plugins`).
 
@@ -54,11 +54,20 @@ pub(crate) struct OrderView {
     pub builds: Builds,
 }
 
+impl OrderView {
+    /// The versions that start in place of a withdrawn one. None: there are none, or hosts of an older tqhost
+    /// do not tell.
+    pub(crate) fn starts(&self) -> Option<String> {
+        let starts = self.back_to.iter().flatten().map(|version| self.builds.words(version));
+        Some(starts.collect::<Vec<_>>().join(" or ")).filter(|starts| !starts.is_empty())
+    }
+}
+
 /// An order to look at a plugin's file.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ReloadView {
     pub plugin: String,
-    /// Milliseconds since the Unix epoch, by the clock of who gave the order.
+    /// When it was given: milliseconds since the Unix epoch, by the clock of the machine that gave it.
     pub at: u64,
     /// How many hosts that run now use the plugin.
     pub hosts: usize,
@@ -74,8 +83,7 @@ pub(crate) async fn withdraw(
     by: &str,
 ) -> OperationResult<OrderView> {
     let view = withdraw_preview(link, plugin, Some(seen), Some(why)).await?;
-    let order = VersionOrder { by: by.chars().take(MAX_BY).collect(), ..view.order };
-    give(link, OrderView { order, ..view }).await
+    give(link, view, by).await
 }
 
 /// The reason of an order.
@@ -88,8 +96,8 @@ pub(super) fn reason(why: &str) -> OperationResult<&str> {
     Ok(why)
 }
 
-/// Tells which version would be withdrawn: None is the one that all hosts run. It is refused when the order
-/// would be; the reason may come later.
+/// Tells which version would be withdrawn, without an order: `version`, or the one that all hosts run. Fails
+/// where the order would fail, except that the reason may be missing.
 pub(crate) async fn withdraw_preview(
     link: &Link,
     plugin: &str,
@@ -105,8 +113,8 @@ pub(crate) async fn withdraw_preview(
     let active = active.filter(|version| !withdrawn.contains_key(*version));
     let (known, none) = (withdrawn.keys().map(String::as_str), "no host runs a version of it now");
     let version = match version {
-        None => meant(plugin, None, active, &rows, none)?,
-        named => meant(plugin, named, active.chain(known), &rows, none)?,
+        None => chosen_version(plugin, None, active, &rows, none)?,
+        named => chosen_version(plugin, named, active.chain(known), &rows, none)?,
     };
     still_runs(plugin, &version, &rows, &withdrawn, now_ms())?;
     check_room(&orders.last, plugin)?;
@@ -114,7 +122,7 @@ pub(crate) async fn withdraw_preview(
         let text = format!("{MAX_WITHDRAWN} versions of plugin {plugin} are withdrawn: lift old ones first");
         return Err(OperationError::Invalid(text));
     }
-    let (back, waiting) = count(&rows, &version);
+    let (back, waiting) = count_hosts(&rows, &version);
     let of_version = rows.iter().filter(|row| row.plugin.version.as_deref() == Some(&version));
     let back_to: BTreeSet<String> = of_version.filter_map(|row| row.plugin.back_to.clone()).collect();
     let builds = builds_of(&rows, |known| known == version || back_to.contains(known));
@@ -189,11 +197,10 @@ pub(crate) async fn lift(
     by: &str,
 ) -> OperationResult<OrderView> {
     let view = lift_preview(link, plugin, version).await?;
-    let order = VersionOrder { by: by.chars().take(MAX_BY).collect(), ..view.order };
-    give(link, OrderView { order, ..view }).await
+    give(link, view, by).await
 }
 
-/// Tells which version could run again. It is refused when the order would be.
+/// Tells which version could run again, without an order. Fails where the order would fail.
 pub(crate) async fn lift_preview(
     link: &Link,
     plugin: &str,
@@ -207,7 +214,7 @@ pub(crate) async fn lift_preview(
         row.plugin.history.iter().rev().find(|change| is_banned(&change.what))?.version.as_deref()
     });
     let known = banned.chain(withdrawn.map(String::as_str));
-    let version = meant(plugin, version, known, &rows, "no version of it is in quarantine")?;
+    let version = chosen_version(plugin, version, known, &rows, "no version of it is in quarantine")?;
     check_room(&last, plugin)?;
     let running = running(&rows);
     let builds = builds_of(&rows, |known| known == version || running.contains(known));
@@ -226,7 +233,7 @@ pub(crate) async fn reload(link: &Link, plugin: &str, by: &str) -> OperationResu
     Ok(view)
 }
 
-/// Tells how many hosts would look at the plugin's file. It is refused when the order would be.
+/// Tells how many hosts would look at the plugin's file, without an order. Fails where the order would fail.
 pub(crate) async fn reload_preview(link: &Link, plugin: &str) -> OperationResult<ReloadView> {
     let hosts = rows(link, plugin).await?.len();
     let given = orders::list(link).await?.reloads;
@@ -247,7 +254,7 @@ async fn rows(link: &Link, plugin: &str) -> OperationResult<Vec<PluginView>> {
 
 /// How many hosts run the version and go back to another one, and how many have nothing to go back to. Hosts
 /// that do not tell count with the first.
-fn count(rows: &[PluginView], version: &str) -> (usize, usize) {
+fn count_hosts(rows: &[PluginView], version: &str) -> (usize, usize) {
     let (back, waiting): (Vec<_>, Vec<_>) = rows
         .iter()
         .filter(|row| row.plugin.version.as_deref() == Some(version))
@@ -255,8 +262,9 @@ fn count(rows: &[PluginView], version: &str) -> (usize, usize) {
     (back.len(), waiting.len())
 }
 
-/// The version that is meant. One that is named in full need not be known: its file may come later.
-fn meant<'v>(
+/// The version whose digits begin with `named`, or without a name the only one of `usual`. A version that is
+/// named in full need not be known: its file may come later. `none` says why there is no usual one.
+fn chosen_version<'v>(
     plugin: &str,
     named: Option<&str>,
     usual: impl Iterator<Item = &'v str>,
@@ -310,17 +318,17 @@ fn check_room<T>(given: &BTreeMap<String, T>, plugin: &str) -> OperationResult {
     Err(OperationError::Invalid(text))
 }
 
-async fn give(link: &Link, view: OrderView) -> OperationResult<OrderView> {
-    let VersionOrder { version, withdrawn, why, by, .. } = &view.order;
+/// Gives an order in the name of `by`, and notes it in the log of changes.
+async fn give(link: &Link, view: OrderView, by: &str) -> OperationResult<OrderView> {
+    let order = VersionOrder { by: by.chars().take(MAX_BY).collect(), ..view.order };
+    let view = OrderView { order, ..view };
     orders::give(link, &view.plugin, &view.order).await?;
-    let kind = if *withdrawn { ChangeKind::Rollback } else { ChangeKind::Lift };
+    let VersionOrder { version, withdrawn, why, by, .. } = &view.order;
     let words = view.builds.words(version);
-    let starts: Vec<String> =
-        view.back_to.iter().flatten().map(|version| view.builds.words(version)).collect();
-    let starts = if starts.is_empty() { String::new() } else { format!(", {} starts", starts.join(" or ")) };
-    let detail = match withdrawn {
-        true => format!("{words} stops{starts}"),
-        false => format!("{words} may run"),
+    let (kind, detail) = match (*withdrawn, view.starts()) {
+        (true, Some(starts)) => (ChangeKind::Rollback, format!("{words} stops, {starts} starts")),
+        (true, None) => (ChangeKind::Rollback, format!("{words} stops")),
+        (false, _) => (ChangeKind::Lift, format!("{words} may run")),
     };
     changes::note(link, ChangeView::new(kind, by).plugin(&view.plugin).detail(&detail).why(why)).await;
     Ok(view)
@@ -349,7 +357,7 @@ mod tests {
             row(Some("b"), Some(false)),
             row(None, None),
         ];
-        assert_eq!(["a", "b", "c"].map(|version| count(&rows, version)), [(2, 2), (0, 1), (0, 0)]);
+        assert_eq!(["a", "b", "c"].map(|version| count_hosts(&rows, version)), [(2, 2), (0, 1), (0, 0)]);
     }
 
     #[test]
@@ -386,7 +394,8 @@ mod tests {
     fn a_version_is_named_in_full_by_its_beginning_or_by_being_the_only_one() {
         let (a, b) = (format!("{:0<64}", "aaaaaaaa"), format!("{:0<64}", "aaaaaaab"));
         let of = |named: Option<&str>, usual: &[&str]| {
-            meant("p", named, usual.iter().copied(), &[], "none runs").map_err(|error| error.to_string())
+            chosen_version("p", named, usual.iter().copied(), &[], "none runs")
+                .map_err(|error| error.to_string())
         };
         assert_eq!(of(None, &[&a, &a]), Ok(a.clone()));
         assert_eq!(of(Some("aaaaaaaa"), &[&a, &b]), Ok(a.clone()));

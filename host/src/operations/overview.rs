@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::alarms::{AlarmSources, alarms};
 use super::history::{Lately, histories};
-use super::incidents::{self, Incident, Surroundings};
-use super::queues::{QueueView, counted};
+use super::incidents::{self, Incident};
+use super::queues::{QueueView, UncountedQueue, counted};
 use crate::clock;
 use crate::config::QueueRules;
 use crate::guarded::Guarded;
@@ -22,8 +22,7 @@ use crate::queue::{Link, QueueResult};
 pub(crate) struct Overview {
     pub hosts: Vec<HostInfo>,
     pub queues: Vec<QueueView>,
-    /// The queues that cannot be counted, each with the error.
-    pub failed: Vec<(String, String)>,
+    pub failed: Vec<UncountedQueue>,
     pub histories: BTreeMap<String, QueueHistory>,
     pub lately: BTreeMap<String, Lately>,
     /// The urgent ones first, and of these the newest.
@@ -55,10 +54,7 @@ pub(crate) async fn overview(chosen: &[QueueRules], link: &Link) -> QueueResult<
         dangers: &dangers,
         now_ms,
     };
-    let (noted, changes) = Surroundings::read(link, now_ms).await?;
-    let around = Surroundings { seen: &sources, changes: &changes, notes: &noted };
-    let incidents = incidents::of(alarms(&sources), &around);
-    incidents::note(link, &incidents, &noted, now_ms).await;
+    let incidents = incidents::look(link, alarms(&sources), &sources).await?;
     Ok(Overview { hosts, queues, failed, histories, lately, incidents })
 }
 
@@ -74,7 +70,7 @@ pub(crate) struct SeenOverview {
 }
 
 impl LastOverview {
-    /// Looks, and keeps what it sees, but for the histories, which are large.
+    /// Reads the overview, and keeps it without the histories, which are large.
     pub(crate) async fn look(&self, chosen: &[QueueRules], link: &Link) -> QueueResult<Overview> {
         let mut seen = overview(chosen, link).await?;
         let histories = std::mem::take(&mut seen.histories);
@@ -83,7 +79,7 @@ impl LastOverview {
         Ok(Overview { histories, ..seen })
     }
 
-    /// How many incidents were open in what it saw within this time. 0 if it saw nothing then.
+    /// How many incidents were open in the kept overview. 0 if it is older than this time.
     pub(crate) fn open(&self, within_ms: u64) -> usize {
         let is_fresh = |seen: &SeenOverview| seen.at_ms.saturating_add(within_ms) > clock::now_ms();
         self.seen().filter(is_fresh).map_or(0, |seen| seen.overview.open())

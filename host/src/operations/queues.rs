@@ -186,21 +186,28 @@ pub(crate) async fn queue_views(
     stream::iter(chosen.to_vec()).map(count).buffered(AT_ONCE).collect().await
 }
 
-/// Counts the tasks of each chosen queue. Returns the views of the queues, and the names of the queues whose
-/// tasks cannot be counted, each with the error. Fails if Redis cannot be reached; in a cluster, only if none
-/// of the queues can be counted.
+/// A queue whose tasks cannot be counted, and why.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct UncountedQueue {
+    pub queue: String,
+    pub error: String,
+}
+
+/// Counts the tasks of each chosen queue. Returns the views of the queues, and the queues whose tasks cannot
+/// be counted. Fails if Redis cannot be reached; in a cluster, only if no queue can be counted.
 pub(crate) async fn counted(
     chosen: &[QueueRules],
     link: &Link,
     hosts: &[HostInfo],
     now_ms: u64,
-) -> QueueResult<(Vec<QueueView>, Vec<(String, String)>)> {
+) -> QueueResult<(Vec<QueueView>, Vec<UncountedQueue>)> {
     let (mut views, mut failed, mut away) = (Vec::new(), Vec::new(), None);
     for (queue, view) in queue_views(chosen, link, hosts, now_ms).await {
         match view {
             Ok(view) => views.push(view),
             Err(error) => {
-                failed.push((queue.clone(), error.misfit(&queue).unwrap_or_else(|| chain(&error))));
+                let why = error.misfit(&queue).unwrap_or_else(|| chain(&error));
+                failed.push(UncountedQueue { queue, error: why });
                 away = away.or(Some(error).filter(QueueError::is_connection));
             }
         }

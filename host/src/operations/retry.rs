@@ -1,8 +1,8 @@
 //! Lets a delayed task run now: a retry that waits for its backoff, or a task that was enqueued for later.
 //!
 //! In: a task's id or alias. Out: when it was due, or why it cannot be told to run. Only its due time
-//! changes; its attempts stay as they are. A repeated call changes nothing, and says where the task is. A
-//! preview tells what would be done. Not here: how Redis carries it out (`queue::delay`).
+//! changes; its attempts stay as they are. A repeated call changes nothing, and says where the task is. Not
+//! here: how Redis carries it out (`queue::delay`).
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -23,24 +23,17 @@ pub(crate) struct Retried {
     pub was_due_at: Option<u64>,
 }
 
-/// Lets the task that `name` means run now.
-pub(crate) async fn retry(queue: &Queue, name: &str) -> OperationResult<Retried> {
+/// Lets the task that `name` means run now; a dry run only tells what that would do.
+pub(crate) async fn retry(queue: &Queue, name: &str, dry_run: bool) -> OperationResult<Retried> {
     let (id, place) = look(queue, name).await?;
     if let Some((member, retried)) = delayed(&id, &place)
-        && (patiently(|| queue.promote_early(member, &id)).await? || has_gone_on(queue, &id).await?)
+        && (dry_run
+            || patiently(|| queue.promote_early(member, &id)).await?
+            || has_gone_on(queue, &id).await?)
     {
         return Ok(retried);
     }
     Err(refusal(queue, &id, &place).await?)
-}
-
-/// Tells what [`retry`] would do, and changes nothing.
-pub(crate) async fn retry_preview(queue: &Queue, name: &str) -> OperationResult<Retried> {
-    let (id, place) = look(queue, name).await?;
-    match delayed(&id, &place) {
-        Some((_, retried)) => Ok(retried),
-        None => Err(refusal(queue, &id, &place).await?),
-    }
 }
 
 /// Where a task is, if it was found.

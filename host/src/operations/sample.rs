@@ -1,8 +1,7 @@
-//! The beginning of what tasks hold: a few of those that an operation would act on, for whoever is asked, and
-//! the columns of lists.
+//! The first fields of a few tasks, for the question before an operation; and the columns of lists.
 //!
-//! In: tasks that match a filter. Out: text, without what is hidden. Not here: the operations, which count at
-//! the same time (`cancel`, `dead`), and the lists (`list`, `dead`).
+//! In: tasks that match a filter. Out: text, without the values that are hidden. Not here: the operations,
+//! which count the tasks (`cancel_all`, `queue::redrive`), and the lists (`list`, `dead`).
 
 use std::borrow::Cow;
 

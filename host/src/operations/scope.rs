@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::cancel::{BulkCancel, CANCELLABLE, CancelWalk, DRAINABLE, cancel_count, cancel_walk};
+use super::cancel_all::{BulkCancel, CANCELLABLE, CancelWalk, DRAINABLE, cancel_count, cancel_walk};
 use super::dead::{read_walk, redrive_walk, write_walk};
 use super::deed::Deed;
 use super::error::OperationResult;
@@ -28,7 +28,7 @@ pub(crate) struct JobOrder {
     /// The only state of tasks that are cancelled.
     pub only: Option<ListedState>,
     pub rate: Option<String>,
-    /// Keeps what it takes away, if it can: see [`Deed::can_undo`].
+    /// Keeps the tasks that it takes away, if it can: see [`Deed::can_undo`].
     pub keep: bool,
     /// The job whose kept tasks it brings back.
     pub from: Option<String>,
@@ -67,25 +67,19 @@ pub(crate) fn places(census: &Census, deed: Deed, only: Option<&ListedState>) ->
         ListedState::Held => census.held_tasks,
         ListedState::Dead | ListedState::Ended => 0,
     };
-    match deed {
-        Deed::Requeue | Deed::Purge | Deed::Export | Deed::Import => census.dead,
-        Deed::Cancel | Deed::Drain => states(deed, only).iter().map(in_state).sum(),
-    }
+    if deed.is_of_dead() { census.dead } else { states(deed, only).iter().map(in_state).sum() }
 }
 
 /// The place at which a job begins: on the tasks that are there now, and on none that come later.
 pub(crate) async fn begin(queue: &Queue, deed: Deed, only: Option<&ListedState>) -> OperationResult<String> {
-    match deed {
-        Deed::Cancel | Deed::Drain => cancel_walk(queue, states(deed, only)).await,
-        Deed::Requeue | Deed::Purge | Deed::Export | Deed::Import => redrive_walk(queue).await,
-    }
+    if deed.is_of_dead() { redrive_walk(queue).await } else { cancel_walk(queue, states(deed, only)).await }
 }
 
 /// Refuses a place at which this job cannot begin: a client may have made it up.
 pub(super) fn check_place(place: &str, deed: Deed, only: Option<&ListedState>) -> OperationResult {
-    match deed {
-        Deed::Cancel | Deed::Drain => CancelWalk::new(states(deed, only), Some(place)).map(drop),
-        Deed::Requeue | Deed::Purge | Deed::Export | Deed::Import => read_walk(place).map(drop),
+    match deed.is_of_dead() {
+        true => read_walk(place).map(drop),
+        false => CancelWalk::read(states(deed, only), place).map(drop),
     }
 }
 
@@ -95,28 +89,30 @@ pub(crate) async fn count(
     order: &JobOrder,
     cursor: Option<&str>,
 ) -> OperationResult<JobCount> {
-    look(queue, order, cursor, (COUNT_LOOKS, Counted::Requeued)).await
+    look(queue, order, cursor, COUNT_LOOKS, Counted::Requeued).await
 }
 
-/// Counts them as pages do, which cost little: dead letters that a requeue would leave count, too.
+/// Counts the tasks with less work for Redis: dead letters that a requeue would leave are counted, too.
 pub(crate) async fn rough_count(
     queue: &Queue,
     order: &JobOrder,
     cursor: Option<&str>,
 ) -> OperationResult<JobCount> {
-    look(queue, order, cursor, (COUNT_LOOKS, Counted::Tried)).await
+    look(queue, order, cursor, COUNT_LOOKS, Counted::Tried).await
 }
 
 /// Some of the tasks that a job would be on, where all are meant and need no count.
 pub(crate) async fn sample(queue: &Queue, order: &JobOrder) -> OperationResult<JobCount> {
-    look(queue, order, None, (1, Counted::Tried)).await
+    look(queue, order, None, 1, Counted::Tried).await
 }
 
+/// Looks at up to `most` tasks. `requeued` says which dead letters a requeue counts.
 async fn look(
     queue: &Queue,
     order: &JobOrder,
     cursor: Option<&str>,
-    (most, requeued): (u64, Counted),
+    most: u64,
+    requeued: Counted,
 ) -> OperationResult<JobCount> {
     let JobOrder { deed, filter, only, counted, .. } = order;
     let begin = match (counted, cursor) {

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::error::{OperationError, OperationResult};
 use super::json::{self, FieldView};
-use super::tree::{Family, TreeTask, family};
+use super::tree::{BranchView, Family, family};
 use crate::config::QueueRules;
 use crate::config::units::show_duration;
 use crate::mask::FieldMask;
@@ -29,7 +29,7 @@ pub(crate) struct TaskView {
     pub status: Status,
     pub attempt: u32,
     pub error: Option<String>,
-    /// The JSON value that the handler gave, else its text, else `{"base64": …}`.
+    /// The handler's result: its JSON value, else its text, else `{"base64": …}`.
     pub result: Option<Value>,
     /// Percent, as the handler last reported.
     pub progress: Option<u8>,
@@ -50,7 +50,7 @@ pub(crate) struct TaskView {
     /// The first children that have not completed or started a flow that goes on, if they are enqueued.
     pub open_children: Option<Vec<BranchView>>,
     pub child_of: Option<TaskName>,
-    /// The last attempts that failed, the first one first, as many as the queue keeps. Null in a stream.
+    /// The failed attempts that the queue keeps, the oldest first. Null in a stream.
     pub attempts: Option<Vec<FailedAttempt>>,
     /// The tasks that join the flows which it started.
     pub flows: Option<Vec<BranchView>>,
@@ -63,44 +63,13 @@ pub(crate) struct TaskView {
     pub fields_bytes: Option<u64>,
 }
 
-/// A task below another one in the tree.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct BranchView {
-    pub queue: String,
-    pub id: String,
-    #[schema(value_type = String)]
-    pub status: Status,
-    pub progress: Option<u8>,
-    pub note: Option<String>,
-    pub error: Option<String>,
-    pub children: Option<u64>,
-    pub children_completed: Option<u64>,
-    #[schema(no_recursion)]
-    pub open_children: Option<Vec<BranchView>>,
-    #[schema(no_recursion)]
-    pub flows: Vec<BranchView>,
-}
-
-impl BranchView {
-    fn all(tasks: &[TreeTask]) -> Vec<BranchView> {
-        let view = |TreeTask { queue, task, below }: &TreeTask| BranchView {
-            queue: queue.clone(),
-            id: task.id.clone(),
-            status: task.status,
-            progress: task.progress,
-            note: task.note.clone(),
-            error: task.error.clone(),
-            children: task.flow.map(|flow| flow.children),
-            children_completed: task.flow.map(|flow| flow.completed),
-            open_children: task.flow.map(|_| BranchView::all(&below.children)),
-            flows: BranchView::all(&below.flows),
-        };
-        tasks.iter().map(view).collect()
-    }
-}
-
 impl TaskView {
     pub(crate) fn new(queue: &str, task: &TaskStatus) -> TaskView {
+        let (fields, fields_bytes) = match &task.fields {
+            Some(KeptFields::Kept(fields)) => (Some(FieldView::all(fields)), None),
+            Some(KeptFields::TooLarge(bytes)) => (None, Some(*bytes)),
+            None => (None, None),
+        };
         TaskView {
             id: task.id.clone(),
             queue: queue.to_owned(),
@@ -126,17 +95,12 @@ impl TaskView {
             flows: None,
             enqueued: task.sent,
             enqueued_tasks: task.first_sent.clone(),
-            fields: match &task.fields {
-                Some(KeptFields::Kept(fields)) => Some(FieldView::all(fields)),
-                _ => None,
-            },
-            fields_bytes: match task.fields {
-                Some(KeptFields::TooLarge(bytes)) => Some(bytes),
-                _ => None,
-            },
+            fields,
+            fields_bytes,
         }
     }
 
+    /// Without the values in its fields and its result that the mask names.
     pub(crate) fn masked(mut self, mask: &FieldMask) -> TaskView {
         if let Some(result) = &mut self.result {
             mask.hide_in(result);
@@ -144,6 +108,7 @@ impl TaskView {
         self.with_masked_fields(mask)
     }
 
+    /// Without the values in its fields that the mask names.
     pub(crate) fn with_masked_fields(mut self, mask: &FieldMask) -> TaskView {
         FieldView::mask(self.fields.iter_mut().flatten(), mask);
         self
@@ -153,13 +118,10 @@ impl TaskView {
         TaskView { attempts: Some(attempts), ..self }
     }
 
-    pub(crate) fn with(self, family: &Family) -> TaskView {
-        TaskView {
-            open_children: self.children.map(|_| BranchView::all(&family.below.children)),
-            child_of: family.child_of.clone(),
-            flows: Some(BranchView::all(&family.below.flows)),
-            ..self
-        }
+    pub(crate) fn with_family(self, family: Family) -> TaskView {
+        let Family { child_of, below } = family;
+        let open_children = self.children.map(|_| below.children);
+        TaskView { open_children, child_of, flows: Some(below.flows), ..self }
     }
 }
 
@@ -170,7 +132,7 @@ pub(crate) async fn task_view(queues: &[QueueRules], queue: &Queue, name: &str) 
     let task = patiently(|| queue.status(&id)).await?.ok_or_else(unknown)?;
     let family = family(queues, queue, &task).await?;
     let attempts = patiently(|| queue.failed_attempts(&id)).await?;
-    Ok(TaskView::new(&queue.rules.name, &task).with(&family).with_attempts(attempts))
+    Ok(TaskView::new(&queue.rules.name, &task).with_family(family).with_attempts(attempts))
 }
 
 /// The message for a task of which nothing is known. An alias of a task that no host has seen, and a dead

@@ -1,17 +1,20 @@
 //! The tree of a task: the children of the flow that it joins, the flows that it and they started, and so on.
 //!
-//! In: a task. Out: the part of its tree that is worth showing; or the whole tree is cancelled. All of it is
-//! read and written in steps of a page, across the queues of the configuration.
+//! In: a task. Out: the part of its tree that is worth showing; or the whole tree is cancelled. A tree is
+//! read page by page, across the queues of the configuration.
 //!
 //! Not here: what one queue knows of a flow (`queue::flow`), how a tree is shown (`status`).
 
 use std::future::Future;
 use std::pin::Pin;
 
+use serde::Serialize;
+use utoipa::ToSchema;
+
 use super::error::{OperationError, OperationResult};
 use crate::config::QueueRules;
 use crate::queue::repeat::patiently;
-use crate::queue::{FlowChild, Queue, Status, TaskName, TaskStatus};
+use crate::queue::{FlowChild, FlowProgress, Queue, Status, TaskName, TaskStatus};
 
 /// The levels of a tree that are shown, below the task itself.
 const LEVELS: usize = 5;
@@ -34,25 +37,59 @@ pub(crate) struct Family {
 pub(crate) struct Branches {
     /// The first children of the flow that this task joins, without those that have completed and started no
     /// flow that goes on.
-    pub children: Vec<TreeTask>,
+    pub children: Vec<BranchView>,
     /// The tasks that join the flows which it started.
-    pub flows: Vec<TreeTask>,
+    pub flows: Vec<BranchView>,
 }
 
-/// A task of a tree.
-#[derive(Debug)]
-pub(crate) struct TreeTask {
-    /// The name of its queue.
+/// A task below another one in the tree. The names are stable.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct BranchView {
     pub queue: String,
-    pub task: TaskStatus,
-    pub below: Branches,
+    pub id: String,
+    #[schema(value_type = String)]
+    pub status: Status,
+    pub progress: Option<u8>,
+    pub note: Option<String>,
+    pub error: Option<String>,
+    pub children: Option<u64>,
+    pub children_completed: Option<u64>,
+    #[schema(no_recursion)]
+    pub open_children: Option<Vec<BranchView>>,
+    #[schema(no_recursion)]
+    pub flows: Vec<BranchView>,
 }
 
-impl TreeTask {
+impl BranchView {
+    pub(crate) fn new(queue: &str, task: TaskStatus, below: Branches) -> BranchView {
+        let TaskStatus { id, status, progress, note, error, flow, .. } = task;
+        BranchView {
+            queue: queue.to_owned(),
+            id,
+            status,
+            progress,
+            note,
+            error,
+            children: flow.map(|flow| flow.children),
+            children_completed: flow.map(|flow| flow.completed),
+            open_children: flow.map(|_| below.children),
+            flows: below.flows,
+        }
+    }
+
+    /// How far the flow is that it joins.
+    pub(crate) fn flow(&self) -> Option<FlowProgress> {
+        Some(FlowProgress { completed: self.children_completed?, children: self.children? })
+    }
+
+    /// The tasks below it.
+    pub(crate) fn below(&self) -> impl Iterator<Item = &BranchView> {
+        self.open_children.iter().flatten().chain(&self.flows)
+    }
+
     /// Whether it, or a task below it, has not completed.
     fn is_open(&self) -> bool {
-        let below = || self.below.children.iter().chain(&self.below.flows).any(TreeTask::is_open);
-        self.task.status != Status::Completed || below()
+        self.status != Status::Completed || self.below().any(BranchView::is_open)
     }
 }
 
@@ -120,7 +157,7 @@ impl Walk<'_> {
         })
     }
 
-    async fn children(&mut self, queue: &Queue, id: &str, depth: usize) -> OperationResult<Vec<TreeTask>> {
+    async fn children(&mut self, queue: &Queue, id: &str, depth: usize) -> OperationResult<Vec<BranchView>> {
         let mut open = Vec::new();
         for page in 0.. {
             let children = patiently(|| queue.children(id, page)).await?;
@@ -148,7 +185,7 @@ impl Walk<'_> {
         name: &TaskName,
         child: Option<&FlowChild>,
         depth: usize,
-    ) -> OperationResult<Option<TreeTask>> {
+    ) -> OperationResult<Option<BranchView>> {
         if self.shown == 0 || self.looks == 0 {
             return Ok(None);
         }
@@ -165,7 +202,7 @@ impl Walk<'_> {
         let Some(task) = kept.or_else(|| child.map(noted)) else { return Ok(None) };
         self.shown -= 1;
         let below = self.below(queue.as_ref().unwrap_or(self.queues.asked), &task, depth + 1).await?;
-        Ok(Some(TreeTask { queue: name.queue.clone(), task, below }))
+        Ok(Some(BranchView::new(&name.queue, task, below)))
     }
 }
 

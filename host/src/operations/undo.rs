@@ -1,4 +1,4 @@
-//! The way back: what a job has taken away comes back, by another job.
+//! The way back: another job brings back the tasks that a job has taken away.
 //!
 //! In: the id of a job. Out: the job that brings its tasks back, which is begun if there is none yet. Two
 //! requests at the same moment get the same job, as its id is made of the other's.
@@ -16,8 +16,8 @@ use crate::queue::{Link, Queue, TaskFilter};
 /// An undo that was stopped or has failed can be begun again, up to this number of times in all.
 const MOST_TIMES: u32 = 20;
 
-/// Begins to bring back what a job keeps: tasks of a drain wait again, and dead letters of a purge are there
-/// again.
+/// Begins to bring back the tasks that a job keeps: those of a drain wait again, and those of a purge are
+/// dead letters again.
 pub(crate) async fn undo(
     queues: &[QueueRules],
     link: &Link,
@@ -25,38 +25,44 @@ pub(crate) async fn undo(
     who: &str,
     why: &str,
 ) -> OperationResult<BulkJob> {
-    let of = jobs::find(link, id).await?;
-    if of.deed == Deed::Export {
+    let job = jobs::find(link, id).await?;
+    if job.deed == Deed::Export {
         return Err(OperationError::NotRunning(format!("job {id} is an export, which took nothing away")));
     }
-    if !of.state.is_over() {
+    if !job.state.is_over() {
         return Err(OperationError::NotRunning(format!("job {id} is under way: stop it first")));
     }
-    // Its last step may still take tasks away, which this would leave.
+    // Its last step may still take tasks away, which the undo would not bring back.
     let now_ms = patiently(|| link.now_ms()).await?;
-    if of.has_lease(now_ms) {
+    if job.has_lease(now_ms) {
         return Err(OperationError::NotRunning(format!(
             "job {id} ends its last step at present: ask again in a second"
         )));
     }
-    let queue = find_queue(queues, &of.queue, link)?;
+    let queue = find_queue(queues, &job.queue, link)?;
     for number in 1..=MOST_TIMES {
         let undo = format!("{id}-undo{number}");
         match jobs::find(link, &undo).await {
-            Ok(job) if !job.state.is_over() => return Ok(job),
+            Ok(undo) if !undo.state.is_over() => return Ok(undo),
             Ok(_) => {}
-            Err(OperationError::UnknownJob(_)) => return begin(&queue, &of, undo, who, why).await,
+            Err(OperationError::NotFound(_)) => return begin(&queue, &job, undo, who, why).await,
             Err(error) => return Err(error),
         }
     }
     Err(OperationError::NotRunning(format!("job {id} was to be undone {MOST_TIMES} times")))
 }
 
-async fn begin(queue: &Queue, of: &BulkJob, id: String, who: &str, why: &str) -> OperationResult<BulkJob> {
-    kept_of(queue, of).await?;
-    let deed = if of.deed == Deed::Drain { Deed::Requeue } else { Deed::Import };
+async fn begin(
+    queue: &Queue,
+    undone: &BulkJob,
+    id: String,
+    who: &str,
+    why: &str,
+) -> OperationResult<BulkJob> {
+    kept_of(queue, undone).await?;
+    let deed = if undone.deed == Deed::Drain { Deed::Requeue } else { Deed::Import };
     let order = JobOrder {
-        from: Some(of.id.clone()),
+        from: Some(undone.id.clone()),
         id: Some(id),
         who: who.to_owned(),
         why: why.to_owned(),
@@ -65,7 +71,7 @@ async fn begin(queue: &Queue, of: &BulkJob, id: String, who: &str, why: &str) ->
     jobs::start(&queue.link, queue, order).await
 }
 
-/// A job, with what it keeps at this moment.
+/// A job, with the number of tasks that it keeps at this moment.
 pub(crate) async fn with_kept(queues: &[QueueRules], link: &Link, id: &str) -> OperationResult<BulkJob> {
     let mut job = jobs::find(link, id).await?;
     if job.kept.is_some()
@@ -76,8 +82,8 @@ pub(crate) async fn with_kept(queues: &[QueueRules], link: &Link, id: &str) -> O
     Ok(job)
 }
 
-/// The queue with what a job keeps in the place of its dead letters, and how many they are. Refuses if it
-/// keeps nothing, or only a part of an export.
+/// The queue with the tasks that a job keeps in the place of its dead letters, and their number. Refuses a
+/// job that keeps nothing, or only a part of an export.
 pub(crate) async fn kept_of(queue: &Queue, job: &BulkJob) -> OperationResult<(Queue, u64)> {
     let is_export = job.deed == Deed::Export;
     if is_export && job.state != JobState::Done {
@@ -87,7 +93,7 @@ pub(crate) async fn kept_of(queue: &Queue, job: &BulkJob) -> OperationResult<(Qu
     match patiently(|| queue.kept_tasks(&job.id)).await? {
         Some(kept) => Ok((queue.kept_by(&job.id), kept.tasks)),
         None if is_export && job.done == 0 => Ok((queue.kept_by(&job.id), 0)),
-        None => Err(OperationError::UnknownJob(format!(
+        None => Err(OperationError::NotFound(format!(
             "job {} keeps nothing (any more): for 24 hours an export keeps its file, and a drain or a purge \
              what it takes away, unless it was told not to",
             job.id

@@ -27,13 +27,11 @@ pub(crate) fn reasons(
         ListedState::Delayed => Some("It is due: it goes back to its queue within seconds.".to_owned()),
         ListedState::Queued => None,
     };
-    let blocked = blocked(queue, now_ms);
-    let busy = || busy(queue, rules, now_ms);
-    match (own, blocked) {
-        (Some(own), blocked) => [own].into_iter().chain(blocked).collect(),
-        (None, Some(blocked)) => vec![blocked],
-        (None, None) => vec![busy()],
+    let mut reasons: Vec<String> = own.into_iter().chain(blocked(queue, now_ms)).collect();
+    if reasons.is_empty() {
+        reasons.push(busy(queue, rules, now_ms));
     }
+    reasons
 }
 
 fn turn(rules: &QueueRules) -> String {

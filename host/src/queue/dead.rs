@@ -6,6 +6,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use serde::Serialize;
+use utoipa::ToSchema;
+
 use super::codec::{self, RawFields, StreamEntry};
 use super::error::QueueResult;
 use super::filter::{TaskFilter, Traits};
@@ -18,12 +21,12 @@ use crate::task::Task;
 pub(super) const PAGE: usize = 200;
 
 /// A task that will not be tried again. Times are milliseconds since the Unix epoch, by Redis's clock.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct DeadLetter {
-    /// Its own entry in the stream of dead letters.
-    pub entry: String,
     /// The task's id.
     pub id: String,
+    /// Its own entry in the stream of dead letters.
+    pub entry: String,
     pub queue: String,
     pub reason: String,
     pub error: String,
@@ -33,8 +36,10 @@ pub struct DeadLetter {
     pub consumer: String,
     pub plugin: String,
     /// The producer's fields.
+    #[serde(skip)]
     pub fields: RawFields,
     /// All fields of the entry.
+    #[serde(skip)]
     pub(crate) raw: RawFields,
 }
 

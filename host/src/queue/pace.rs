@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::dead::PAGE;
-use crate::config::model::Rate;
+use crate::config::rules::Rate;
 
 /// The most that a step of an operation does.
 #[derive(Debug, Clone, Copy)]

@@ -5,8 +5,8 @@
 
 use super::super::output::{Paint, Tone};
 use super::super::text;
-use crate::operations::tree::TreeTask;
-use crate::queue::{FlowProgress, Status, TaskStatus};
+use crate::operations::BranchView;
+use crate::queue::{FlowProgress, Status};
 
 /// Columns of the bar that shows progress.
 const BAR: usize = 20;
@@ -24,7 +24,7 @@ pub(in super::super) fn tone(status: Status) -> Tone {
 
 /// How many children have completed, and lines for the first ones that have not, each with the tasks below
 /// it.
-pub(super) fn children(flow: FlowProgress, open: &[TreeTask], paint: Paint) -> String {
+pub(super) fn children(flow: FlowProgress, open: &[BranchView], paint: Paint) -> String {
     let mut lines = vec![completed(flow)];
     branches(&mut lines, "", open.iter().collect(), hidden(flow, open), paint);
     lines.join("\n")
@@ -35,14 +35,14 @@ fn completed(flow: FlowProgress) -> String {
 }
 
 /// The children that have not completed and are not shown.
-fn hidden(flow: FlowProgress, open: &[TreeTask]) -> u64 {
-    let shown = open.iter().filter(|child| child.task.status != Status::Completed).count();
+fn hidden(flow: FlowProgress, open: &[BranchView]) -> u64 {
+    let shown = open.iter().filter(|child| child.status != Status::Completed).count();
     flow.children.saturating_sub(flow.completed).saturating_sub(shown as u64)
 }
 
 /// Adds a line for each task, with the lines of the tasks below it, and a last line for those that are
 /// hidden.
-fn branches(lines: &mut Vec<String>, indent: &str, tasks: Vec<&TreeTask>, hidden: u64, paint: Paint) {
+fn branches(lines: &mut Vec<String>, indent: &str, tasks: Vec<&BranchView>, hidden: u64, paint: Paint) {
     let count = tasks.len();
     for (n, one) in (1..).zip(tasks) {
         let is_last = n == count && hidden == 0;
@@ -55,20 +55,21 @@ fn branches(lines: &mut Vec<String>, indent: &str, tasks: Vec<&TreeTask>, hidden
 }
 
 /// Adds the lines of the tasks below this one.
-fn below(lines: &mut Vec<String>, indent: &str, one: &TreeTask, paint: Paint) {
-    let hidden = one.task.flow.map_or(0, |flow| hidden(flow, &one.below.children));
-    branches(lines, indent, one.below.children.iter().chain(&one.below.flows).collect(), hidden, paint);
+fn below(lines: &mut Vec<String>, indent: &str, one: &BranchView, paint: Paint) {
+    let open = one.open_children.as_deref().unwrap_or_default();
+    let hidden = one.flow().map_or(0, |flow| hidden(flow, open));
+    branches(lines, indent, one.below().collect(), hidden, paint);
 }
 
 /// One line about a task of a tree.
-fn branch(TreeTask { queue, task, .. }: &TreeTask, paint: Paint) -> String {
+fn branch(task: &BranchView, paint: Paint) -> String {
     let word = paint.tone(tone(task.status), task.status.into_str());
-    let mut line = format!("{queue} {}  {word}", text::escape(&task.id));
-    if let Some(flow) = task.flow {
+    let mut line = format!("{} {}  {word}", task.queue, text::escape(&task.id));
+    if let Some(flow) = task.flow() {
         line += &format!("  {}", completed(flow));
     }
     if task.progress.is_some() || task.note.is_some() {
-        line += &format!("  {}", progress(task));
+        line += &format!("  {}", progress(task.progress, task.note.as_deref()));
     }
     if let Some(error) = &task.error {
         line += &format!("  {}", text::escape(error));
@@ -77,16 +78,16 @@ fn branch(TreeTask { queue, task, .. }: &TreeTask, paint: Paint) -> String {
 }
 
 /// A flow that the task started: the task that joins it, with the tasks below that one.
-pub(super) fn flow(then: &TreeTask, paint: Paint) -> String {
+pub(super) fn flow(then: &BranchView, paint: Paint) -> String {
     let mut lines = vec![branch(then, paint)];
     below(&mut lines, "", then, paint);
     lines.join("\n")
 }
 
 /// `██████████████░░░░░░  70%  page 7 of 10`.
-pub(super) fn progress(task: &TaskStatus) -> String {
-    let note = task.note.as_deref().map(text::escape);
-    let bar = task.progress.map(|percent| {
+pub(super) fn progress(percent: Option<u8>, note: Option<&str>) -> String {
+    let note = note.map(text::escape);
+    let bar = percent.map(|percent| {
         let filled = usize::from(percent.min(100)) * BAR / 100;
         format!("{}{} {percent:>3}%", "█".repeat(filled), "░".repeat(BAR - filled))
     });

@@ -4,27 +4,36 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
+use utoipa::ToSchema;
+
 use crate::builds::short;
 use crate::config::units::{plural, show_duration};
 
 /// Names of hosts in a sentence; where there are more, their number is told.
 const NAMED: usize = 3;
 
-/// Something that is wrong.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Something that is wrong. The names as JSON are stable.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = AlarmView)]
 pub(crate) struct Alarm {
     /// Its kind, for programs. It does not change.
     pub kind: &'static str,
-    /// Tasks are not done because of it.
+    /// Whether tasks are not done because of it.
     pub is_urgent: bool,
-    pub about: AlarmSubject,
+    pub queue: Option<String>,
+    pub plugin: Option<String>,
     /// SHA-256 of the version that it is about.
     pub version: Option<String>,
-    /// A sentence that says what is wrong.
+    /// The trouble in a sentence.
     pub what: String,
-    /// A sentence that says what to do.
+    /// The way out in a sentence.
     pub way_out: String,
+    /// The subject, whose name is that of the queue or the plugin.
+    #[serde(skip)]
+    pub about: AlarmSubject,
     /// When it began, in milliseconds since the Unix epoch. None: nothing tells.
+    #[serde(skip)]
     pub since_ms: Option<u64>,
 }
 
@@ -36,24 +45,6 @@ pub(crate) enum AlarmSubject {
     Plugin(String),
     Hosts,
     Redis,
-}
-
-impl AlarmSubject {
-    /// The name of its queue.
-    pub(crate) fn queue(&self) -> Option<&str> {
-        match self {
-            AlarmSubject::Queue(name) | AlarmSubject::Dead(name) => Some(name),
-            AlarmSubject::Plugin(_) | AlarmSubject::Hosts | AlarmSubject::Redis => None,
-        }
-    }
-
-    /// The name of its plugin.
-    pub(crate) fn plugin(&self) -> Option<&str> {
-        match self {
-            AlarmSubject::Plugin(name) => Some(name),
-            _ => None,
-        }
-    }
 }
 
 impl Alarm {
@@ -68,25 +59,32 @@ impl Alarm {
     /// The name of its cause, which is the same on all hosts and at every look: its kind, and what it is
     /// about.
     pub(crate) fn cause(&self) -> String {
-        let name = self.about.queue().or_else(|| self.about.plugin());
+        let name = self.queue.as_ref().or(self.plugin.as_ref());
         let name = name.map(|name| format!(":{name}")).unwrap_or_default();
         let version = self.version.as_deref().map(|version| format!("@{}", short(version)));
         format!("{}{name}{}", self.kind, version.unwrap_or_default())
     }
 }
 
-pub(super) fn alarm(
+/// An alarm without a version and a time.
+pub(crate) fn alarm(
     kind: &'static str,
     is_urgent: bool,
     about: AlarmSubject,
     what: impl Into<String>,
     way_out: impl Into<String>,
 ) -> Alarm {
-    let (what, way_out) = (what.into(), way_out.into());
-    Alarm { kind, is_urgent, about, version: None, what, way_out, since_ms: None }
+    let (queue, plugin) = match &about {
+        AlarmSubject::Queue(name) | AlarmSubject::Dead(name) => (Some(name.clone()), None),
+        AlarmSubject::Plugin(name) => (None, Some(name.clone())),
+        AlarmSubject::Hosts | AlarmSubject::Redis => (None, None),
+    };
+    let (version, what, way_out, since_ms) = (None, what.into(), way_out.into(), None);
+    Alarm { kind, is_urgent, queue, plugin, version, what, way_out, about, since_ms }
 }
 
-pub(super) fn wait(count: u64) -> String {
+/// Like `3 tasks wait`.
+pub(super) fn tasks_wait(count: u64) -> String {
     format!("{} {}", plural(count, "task"), if count == 1 { "waits" } else { "wait" })
 }
 

@@ -1,8 +1,7 @@
 //! Alarms in words: what is wrong, since when, and what to do about it.
 //!
 //! In: the queues as they are counted, what became of their tasks in the last minutes, the hosts as they
-//! announce themselves, and what is dangerous about Redis. Out: [`Alarm`]s. A pure function: it looks at
-//! nothing by itself, but for the clock.
+//! announce themselves, and the dangers of Redis. Out: [`Alarm`]s. Nothing is read here but the clock.
 //!
 //! Not here: which of them have one cause (`incidents`), how they are shown (`dashboard`), alerts from
 //! metrics (docs/incidents.md).
@@ -15,10 +14,10 @@ mod queues;
 use std::collections::BTreeMap;
 
 use super::history::Lately;
-use super::queues::QueueView;
+use super::queues::{QueueView, UncountedQueue};
 use crate::queue::hosts::{HostInfo, LostHost};
 use crate::queue::upkeep::Danger;
-use alarm::alarm;
+pub(super) use alarm::alarm;
 pub(crate) use alarm::{Alarm, AlarmSubject};
 pub(crate) use hosts::different_versions;
 
@@ -29,8 +28,7 @@ pub(crate) struct AlarmSources<'s> {
     pub hosts: &'s [HostInfo],
     /// The hosts that ended without a word.
     pub lost: &'s [LostHost],
-    /// The queues that cannot be counted, each with the error.
-    pub failed: &'s [(String, String)],
+    pub failed: &'s [UncountedQueue],
     /// The last minutes of the queues, by name.
     pub lately: Option<&'s BTreeMap<String, Lately>>,
     pub dangers: &'s [Danger],
@@ -38,7 +36,7 @@ pub(crate) struct AlarmSources<'s> {
     pub now_ms: u64,
 }
 
-/// Says what is wrong.
+/// Finds all alarms.
 pub(crate) fn alarms(sources: &AlarmSources<'_>) -> Vec<Alarm> {
     let AlarmSources { queues, hosts, lost, failed, dangers, now_ms, .. } = *sources;
     let none = BTreeMap::new();
@@ -56,7 +54,7 @@ pub(crate) fn alarms(sources: &AlarmSources<'_>) -> Vec<Alarm> {
         let since = lost.iter().map(|host| host.seen_ms).max();
         alarms.push(alarm("no-host", true, AlarmSubject::Hosts, what, way_out).since(since));
     }
-    for (queue, error) in failed {
+    for UncountedQueue { queue, error } in failed {
         let way_out = "Repair the key in Redis, or name another stream in the configuration.";
         let (what, about) = (format!("It cannot be counted: {error}."), AlarmSubject::Queue(queue.clone()));
         alarms.push(alarm("queue-unfit", true, about, what, way_out));
@@ -104,9 +102,28 @@ mod tests {
         alarms(&AlarmSources { queues, hosts, ..AlarmSources::default() })
     }
 
+    /// The alarms of a queue on one host, with its last minutes.
+    fn found_lately(view: QueueView, lately: Option<Lately>) -> Vec<Alarm> {
+        let lately = lately.map(|lately| BTreeMap::from([("mail".to_owned(), lately)]));
+        let (queues, hosts, lately) = (&[view], &[host()], lately.as_ref());
+        alarms(&AlarmSources { queues, hosts, lately, ..AlarmSources::default() })
+    }
+
+    /// Checks that there is one alarm with this urgency and text, or without them that there is none.
+    fn check(told: &[Alarm], expected: Option<(bool, &str)>) {
+        match (told, expected) {
+            ([], None) => {}
+            ([alarm], Some((is_urgent, part)))
+                if alarm.is_urgent == is_urgent && alarm.what.contains(part) => {}
+            _ => panic!("{expected:?}: {told:?}"),
+        }
+    }
+
     #[test]
-    fn a_quiet_system_has_no_alarm() {
+    fn a_quiet_system_has_no_alarm_and_neither_has_one_that_stops_in_order() {
         assert_eq!(found(&[queue()], &[host()]), []);
+        let waits = QueueView { running: 0, oldest_ms: Some(400_000), ..queue() };
+        assert_eq!(found(&[QueueView { state: STOPPING.into(), ..waits }], &[host()]), []);
     }
 
     /// A host with these attempts and failures in the queue, on the version that runs and on the one before.
@@ -148,18 +165,10 @@ mod tests {
             (judged(true, (4, 4), None), None),
         ];
         for (host, expected) in table {
-            let told = found(&[queue()], std::slice::from_ref(&host));
-            match (&told[..], expected) {
-                ([], None) => {}
-                ([alarm], Some(part)) => {
-                    assert!(alarm.is_urgent && alarm.what.starts_with(part), "{alarm:?}");
-                }
-                _ => panic!("{expected:?}: {told:?}"),
-            }
+            check(&found(&[queue()], &[host]), expected.map(|part| (true, part)));
         }
         let both = [judged(true, (3, 3), Some((3, 0))), judged(true, (2, 2), Some((3, 0)))];
-        let [alarm] = &found(&[queue()], &both)[..] else { panic!("one alarm") };
-        assert!(alarm.what.starts_with("5 of 5 attempts"), "{alarm:?}");
+        check(&found(&[queue()], &both), Some((true, "5 of 5 attempts")));
     }
 
     #[test]
@@ -191,15 +200,7 @@ mod tests {
             let last_minute = LastMinute { completed, failed };
             let queue_on = HostQueue { name: "mail".into(), last_minute, ..HostQueue::default() };
             let on = QueueOnHost { queue: queue_on, ..QueueOnHost::default() };
-            let queues = [QueueView { hosts: vec![on], ..queue() }];
-            let lately = lately.map(|lately| BTreeMap::from([("mail".to_owned(), lately)]));
-            let sources = AlarmSources {
-                queues: &queues,
-                hosts: &[host()],
-                lately: lately.as_ref(),
-                ..AlarmSources::default()
-            };
-            alarms(&sources).pop().map(|alarm| (alarm.is_urgent, alarm.what))
+            found_lately(QueueView { hosts: vec![on], ..queue() }, lately)
         };
         let lately = Lately {
             counted: SpanView { completed: 9000, failed: 20, error_rate: Some(0.002), ..SpanView::default() },
@@ -208,12 +209,12 @@ mod tests {
             ..Lately::default()
         };
         // Ten minutes hide it.
-        let fast = "18 of 20 attempts (90 %) failed in the last minute.";
-        assert_eq!(told(2, 18, Some(lately.clone())), Some((true, fast.into())));
-        assert_eq!(told(2, 18, None), Some((true, fast.into())));
-        // A few failures within a minute are none, and neither are few attempts.
-        assert_eq!(told(15, 5, Some(lately.clone())), None);
-        assert_eq!(told(0, 9, Some(lately)), None);
+        let fast = Some((true, "18 of 20 attempts (90 %) failed in the last minute."));
+        check(&told(2, 18, Some(lately.clone())), fast);
+        check(&told(2, 18, None), fast);
+        // A few failures within a minute are no alarm, and neither are few attempts.
+        check(&told(15, 5, Some(lately.clone())), None);
+        check(&told(0, 9, Some(lately)), None);
     }
 
     #[test]
@@ -237,12 +238,6 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_whose_hosts_stop_in_order_has_no_alarm() {
-        let waits = QueueView { running: 0, oldest_ms: Some(400_000), ..queue() };
-        assert_eq!(found(&[QueueView { state: STOPPING.into(), ..waits }], &[host()]), []);
-    }
-
-    #[test]
     fn each_trouble_is_told() {
         let lost = Consumer { name: "box-2-0123456789ab".into(), pending: 2, idle_ms: 90_000 };
         let held = QueueHold { since_ms: 0, until_ms: 0, cause: "no route".into() };
@@ -262,9 +257,7 @@ mod tests {
             (QueueView { dead: 1, ..queue() }, false, "There is 1."),
         ];
         for (view, is_urgent, part) in table {
-            let told = found(&[view], &[host()]);
-            let [alarm] = &told[..] else { panic!("{part}: {told:?}") };
-            assert!(alarm.what.contains(part) && alarm.is_urgent == is_urgent, "{part}: {alarm:?}");
+            check(&found(&[view], &[host()]), Some((is_urgent, part)));
         }
         let edited = |edit: fn(&mut HostInfo)| {
             let mut host = host();
@@ -293,11 +286,9 @@ mod tests {
             ),
         ];
         for (hosts, is_urgent, part) in hosts {
-            let told = found(&[queue()], &hosts);
-            let [alarm] = &told[..] else { panic!("{part}: {told:?}") };
-            assert!(alarm.what.contains(part) && alarm.is_urgent == is_urgent, "{part}: {alarm:?}");
+            check(&found(&[queue()], &hosts), Some((is_urgent, part)));
         }
-        let failed = [("bad".into(), "type".into())];
+        let failed = [UncountedQueue { queue: "bad".into(), error: "type".into() }];
         let danger = |is_urgent| Danger { kind: "redis", is_urgent, what: "Redis.".into(), way_out: "" };
         let dangers = [danger(false), danger(true)];
         let queues = [QueueView { dead: 1, ..queue() }];
@@ -342,18 +333,7 @@ mod tests {
             (QueueView { rate: 0.1, ..old() }, lately(0, 0, 0, 0), Some((true, "Its oldest task"))),
         ];
         for (view, lately, expected) in table {
-            let lately = BTreeMap::from([("mail".to_owned(), lately)]);
-            let (queues, hosts) = ([view], [host()]);
-            let lately = Some(&lately);
-            let told =
-                alarms(&AlarmSources { queues: &queues, hosts: &hosts, lately, ..AlarmSources::default() });
-            match expected {
-                None => assert_eq!(told, []),
-                Some((is_urgent, part)) => {
-                    let [alarm] = &told[..] else { panic!("{part}: {told:?}") };
-                    assert!(alarm.what.contains(part) && alarm.is_urgent == is_urgent, "{part}: {alarm:?}");
-                }
-            }
+            check(&found_lately(view, Some(lately)), expected);
         }
     }
 }

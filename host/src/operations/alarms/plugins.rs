@@ -96,9 +96,9 @@ impl JudgedVersion {
     }
 }
 
-/// Accuses a version that took the place of another one lately, if its attempts fail and those before did
-/// not. Where nothing was replaced, it is the tasks that have changed, or what their handlers ask: failing
-/// attempts are an alarm about the queue then.
+/// Accuses a version that took the place of another one lately, if its attempts fail and those on the other
+/// one did not. Where no version was replaced, the cause is in the tasks, or in a service that handlers ask:
+/// then failing attempts are an alarm about the queue.
 pub(super) fn about_versions(hosts: &[HostInfo], lately: &BTreeMap<String, Lately>, alarms: &mut Vec<Alarm>) {
     let mut judged: BTreeMap<(&str, &str), BTreeMap<&str, JudgedVersion>> = BTreeMap::new();
     for host in hosts {
@@ -126,12 +126,13 @@ pub(super) fn about_versions(hosts: &[HostInfo], lately: &BTreeMap<String, Latel
         let about = AlarmSubject::Plugin(plugin.to_owned());
         let way_out = "See the errors of its tasks; put another version in place, or roll it back.";
         let began = began_to_fail(plugin, version, hosts, queues.keys().filter_map(|name| lately.get(*name)));
-        let what = told(&known_builds(hosts).words(version), &queues);
+        let what = failures_of(&known_builds(hosts).words(version), &queues);
         alarms.push(alarm("bad-version", true, about, what, way_out).since(began).of_version(version));
     }
 }
 
-fn told(version: &str, queues: &BTreeMap<&str, JudgedVersion>) -> String {
+/// The sentence about a version that fails.
+fn failures_of(version: &str, queues: &BTreeMap<&str, JudgedVersion>) -> String {
     let sum = |count: fn(&JudgedVersion) -> u64| -> u64 { queues.values().map(count).sum() };
     let (attempts, failures) = (sum(|judged| judged.attempts), sum(|judged| judged.failures));
     let before = match (sum(|judged| judged.before.0), sum(|judged| judged.before.1)) {

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use super::alarm::{Alarm, AlarmSubject, alarm, time, wait};
+use super::alarm::{Alarm, AlarmSubject, alarm, tasks_wait, time};
 use super::hosts::different_versions;
 use crate::clock::now_ms;
 use crate::config::units::plural;
-use crate::operations::history::{LATELY, Lately, SILENT, SpanView};
+use crate::operations::history::{FAILING, LATELY, Lately, SILENT, SpanView};
 use crate::operations::queues::{NO_HOST, QueueView};
-use crate::queue::hosts::{HostInfo, STOPPING, host_of};
+use crate::queue::hosts::{HostInfo, LastMinute, STOPPING, host_of};
 
 /// A task that has waited for longer is an alarm.
 const LONG_WAIT_MS: u64 = 5 * 60_000;
@@ -16,11 +16,11 @@ const LONG_WAIT_MS: u64 = 5 * 60_000;
 const IDLE_BACKLOG_MS: u64 = 60_000;
 /// A consumer that is silent for longer, and has tasks, is an alarm: it is longer than most leases.
 const SILENT_MS: u64 = 60_000;
-/// A queue is judged by this number of attempts, of the last minutes or of the last minute. More failures
-/// than the first part are an alarm, and more than the second one an urgent one. The last minute alone is
-/// an alarm only if it is urgent.
-const JUDGED_LATELY: u64 = 10;
-const FAILED_PART: (f64, f64) = (0.1, 0.5);
+/// A queue is judged by at least this number of attempts.
+const JUDGED_ATTEMPTS: u64 = 10;
+/// A larger part of failures than [`FAILING`] is an alarm, and a larger one than this is urgent. The last
+/// minute alone is an alarm only if it is urgent.
+const URGENT_PART: f64 = 0.5;
 
 pub(super) fn about_queue(
     view: &QueueView,
@@ -77,7 +77,7 @@ fn about_state(view: &QueueView, hosts: &[HostInfo], alarms: &mut Vec<Alarm>) ->
         alarms.push(alarm(kind, is_urgent, AlarmSubject::Queue(view.queue.clone()), what, way_out));
     };
     if view.state == NO_HOST && !hosts.is_empty() {
-        let what = format!("No running host has this queue; {}.", wait(waiting));
+        let what = format!("No running host has this queue; {}.", tasks_wait(waiting));
         add("queue-without-host", waiting > 0, what, "Start a host with a configuration that has it.");
     } else if view.state == "stalled" {
         let way_out = "See the log of the host and /readyz; restart the host if it does not recover.";
@@ -85,7 +85,7 @@ fn about_state(view: &QueueView, hosts: &[HostInfo], alarms: &mut Vec<Alarm>) ->
         let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
         add("stalled", true, format!("A host does not get on with it (stalled){reason}."), way_out);
     } else if view.paused {
-        let what = format!("It is paused; {}.", wait(waiting));
+        let what = format!("It is paused; {}.", tasks_wait(waiting));
         let since = view.pause.as_ref().map(|pause| pause.since_ms);
         let (about, way_out) = (AlarmSubject::Queue(view.queue.clone()), "Resume it when its tasks may run.");
         alarms.push(alarm("paused", false, about, what, way_out).since(since));
@@ -96,7 +96,7 @@ fn about_state(view: &QueueView, hosts: &[HostInfo], alarms: &mut Vec<Alarm>) ->
         alarms.push(alarm("held", true, about, what, way_out).since(Some(held.since_ms)));
     } else if view.state == "waiting-for-plugin" {
         let what =
-            format!("It waits for a working version of its plugin {}; {}.", view.plugin, wait(waiting));
+            format!("It waits for a working version of its plugin {}; {}.", view.plugin, tasks_wait(waiting));
         let way_out = "See the plugins: put a working file in place, or reload it.";
         add("waits-for-plugin", waiting > 0, what, way_out);
     } else {
@@ -115,14 +115,15 @@ fn about_backlog(view: &QueueView, lately: Option<&Lately>, alarms: &mut Vec<Ala
         alarms.push(alarm(kind, true, about, what, way_out).since(since));
     };
     if waiting > 0 && view.running == 0 && view.rate == 0.0 && oldest > IDLE_BACKLOG_MS {
-        let what = format!("{} and none runs; the oldest has waited for {}.", wait(waiting), time(oldest));
+        let what =
+            format!("{} and none runs; the oldest has waited for {}.", tasks_wait(waiting), time(oldest));
         let way_out = "See the state of its hosts below the queue, and the log of a host.";
         add("none-runs", what, way_out, IDLE_BACKLOG_MS);
     } else if oldest > LONG_WAIT_MS && has_finished_nothing && view.rate == 0.0 {
         let runs = if view.running == 1 { "runs" } else { "run" };
         let what = format!(
             "Nothing has finished for {SILENT} minutes: {}, the oldest for {}, and {} {runs}.",
-            wait(waiting),
+            tasks_wait(waiting),
             time(oldest),
             view.running
         );
@@ -138,28 +139,25 @@ fn about_backlog(view: &QueueView, lately: Option<&Lately>, alarms: &mut Vec<Ala
 /// Judges the attempts of the last minutes, and those of the last minute, as hosts announce them: ten
 /// minutes would hide for minutes what has just begun.
 fn about_failures(view: &QueueView, lately: Option<&Lately>, alarms: &mut Vec<Alarm>) {
-    let sum = |count: fn(&crate::queue::hosts::LastMinute) -> u64| -> u64 {
+    let failing = |completed: u64, failed: u64, most: f64, span: &str| {
+        let all = completed + failed;
+        let part = failed as f64 / all as f64;
+        let percent = part * 100.0;
+        let what = format!("{failed} of {all} attempts ({percent:.0} %) failed in the last {span}.");
+        (all >= JUDGED_ATTEMPTS && part > most).then_some((part, what))
+    };
+    let sum = |count: fn(&LastMinute) -> u64| -> u64 {
         view.hosts.iter().map(|on| count(&on.queue.last_minute)).sum()
     };
-    let (completed, failed) = (sum(|minute| minute.completed), sum(|minute| minute.failed));
-    let part = |completed: u64, failed: u64| {
-        let all = completed + failed;
-        (all >= JUDGED_LATELY).then(|| failed as f64 / all as f64)
+    let in_a_minute =
+        failing(sum(|minute| minute.completed), sum(|minute| minute.failed), URGENT_PART, "minute");
+    let in_ten_minutes = || {
+        let SpanView { completed, failed, .. } = lately?.counted;
+        failing(completed, failed, FAILING, &format!("{LATELY} minutes"))
     };
-    let now = part(completed, failed).filter(|part| *part > FAILED_PART.1);
-    let before = lately.map(|lately| &lately.counted);
-    let judged = match (now, before) {
-        (Some(part), _) => Some((completed, failed, part, "minute".to_owned())),
-        (None, Some(SpanView { completed, failed, .. })) => part(*completed, *failed)
-            .filter(|part| *part > FAILED_PART.0)
-            .map(|part| (*completed, *failed, part, format!("{LATELY} minutes"))),
-        (None, None) => None,
-    };
-    let Some((completed, failed, part, span)) = judged else { return };
-    let (all, percent) = (completed + failed, part * 100.0);
-    let what = format!("{failed} of {all} attempts ({percent:.0} %) failed in the last {span}.");
+    let Some((part, what)) = in_a_minute.or_else(in_ten_minutes) else { return };
     let way_out = "See the errors of its tasks, and the outcomes by version on the page of the queue.";
     let about = AlarmSubject::Queue(view.queue.clone());
     let since = lately.and_then(|lately| lately.failing_since_ms);
-    alarms.push(alarm("attempts-fail", part > FAILED_PART.1, about, what, way_out).since(since));
+    alarms.push(alarm("attempts-fail", part > URGENT_PART, about, what, way_out).since(since));
 }

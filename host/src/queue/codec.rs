@@ -437,9 +437,9 @@ pub fn entry_time_ms(entry: &str) -> u64 {
 
 /// Whether `id` has the form of a stream entry's id: `ms-sequence`.
 pub fn is_entry_id(id: &str) -> bool {
-    let digits =
-        |part: &str| !part.is_empty() && part.len() <= 20 && part.bytes().all(|byte| byte.is_ascii_digit());
-    id.split_once('-').is_some_and(|(ms, sequence)| digits(ms) && digits(sequence))
+    let is_number =
+        |part: &str| part.bytes().all(|byte| byte.is_ascii_digit()) && part.parse::<u64>().is_ok();
+    id.split_once('-').is_some_and(|(ms, sequence)| is_number(ms) && is_number(sequence))
 }
 
 /// Whether the entry id `a` comes after `b`.

@@ -96,7 +96,7 @@ namespace Tqhost
             var values = await ReadAsync(id).ConfigureAwait(false);
             // A task that waits for its first host has no status, but an entry. One that left its entry
             // between these two commands has a status now.
-            if (values[0] == null && Regex.IsMatch(id, @"\A[0-9]{1,20}-[0-9]{1,20}\z"))
+            if (values[0] == null && Regex.IsMatch(id, @"\A[0-9]{1,19}-[0-9]{1,19}\z"))
             {
                 var entries = (object[])await redis("XRANGE", stream, id, id).ConfigureAwait(false);
                 if (entries.Length > 0) return new StatusRecord { Id = id, Status = "PENDING" };

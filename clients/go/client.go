@@ -34,7 +34,7 @@ const (
 )
 
 var (
-	entryID = regexp.MustCompile(`^[0-9]{1,20}-[0-9]{1,20}$`)
+	entryID = regexp.MustCompile(`^[0-9]{1,19}-[0-9]{1,19}$`)
 	trace   = regexp.MustCompile(`^([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-[!-@\[-~]*)?$`)
 )
 

@@ -166,7 +166,7 @@ class _Commands:
         values = yield read
         # A task that waits for its first host has no status, but an entry. One that left its entry between
         # these two commands has a status now.
-        if values[0] is None and re.fullmatch(r"[0-9]{1,20}-[0-9]{1,20}", id):
+        if values[0] is None and re.fullmatch(r"[0-9]{1,19}-[0-9]{1,19}", id):
             if (yield ("XRANGE", self.stream, id, id)):
                 return Status(id, "PENDING")
             values = yield read

@@ -178,7 +178,7 @@ export class Queue {
     let values = await read();
     // A task that waits for its first host has no status, but an entry. One that left its entry between these
     // two commands has a status now.
-    if (values[0] === null && /^[0-9]{1,20}-[0-9]{1,20}$/.test(id)) {
+    if (values[0] === null && /^[0-9]{1,19}-[0-9]{1,19}$/.test(id)) {
       const entries = (await this.send(["XRANGE", this.stream, id, id])) as unknown[];
       if (entries.length > 0) return { id, status: "PENDING" };
       values = await read();

@@ -308,3 +308,28 @@ fn a_producer_cannot_end_the_child_of_a_flow() {
     assert_eq!(bench.status("join", &id, "status"), "PENDING");
     host.stop();
 }
+
+#[test]
+fn tasks_run_even_if_their_ids_look_like_entries_that_no_stream_can_have() {
+    let mut bench = Bench::new("[queues.work]\nplugin = \"echo\"\n");
+    // One more than the largest number in an id of a stream.
+    let ids = ["18446744073709551616-1", "1-18446744073709551616"];
+    for id in ids {
+        for command in [&["status", "work", id][..], &["cancel", "work", id], &["retry", "work", id]] {
+            let ran = bench.tqhost(command);
+            assert!(ran.code == 1 && ran.stderr.contains("knows no task"), "{command:?}: {ran:?}");
+        }
+    }
+    let host = bench.host();
+    bench.tqhost(&["pause", "work"]).ok();
+    for id in ids {
+        bench.xadd("work", &[("tq-id", id), ("n", "1")]);
+    }
+    bench.tqhost(&["cancel", "work", ids[0]]).ok();
+    bench.install("echo", "echo");
+    bench.tqhost(&["resume", "work"]).ok();
+    bench.until("work", ids[1], "COMPLETED");
+    bench.until_drained("work");
+    assert_eq!(bench.status("work", ids[0], "status"), "CANCELLED");
+    host.stop();
+}

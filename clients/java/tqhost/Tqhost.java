@@ -178,7 +178,7 @@ public final class Tqhost {
             List<?> values = read(id);
             // A task that waits for its first host has no status, but an entry. One that left its entry
             // between these two commands has a status now.
-            if (values.get(0) == null && id.matches("[0-9]{1,20}-[0-9]{1,20}")) {
+            if (values.get(0) == null && id.matches("[0-9]{1,19}-[0-9]{1,19}")) {
                 if (!((List<?>) run("XRANGE", stream, id, id)).isEmpty()) {
                     return new Status(id, "PENDING");
                 }

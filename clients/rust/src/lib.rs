@@ -257,7 +257,7 @@ impl Queue {
 }
 
 fn is_entry_id(id: &str) -> bool {
-    id.split_once('-').is_some_and(|(ms, sequence)| is_number(ms, 20) && is_number(sequence, 20))
+    id.split_once('-').is_some_and(|(ms, sequence)| is_number(ms, 19) && is_number(sequence, 19))
 }
 
 fn is_number(text: &str, digits: usize) -> bool {

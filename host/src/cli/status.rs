@@ -248,7 +248,8 @@ fn change(task: &TaskStatus, now_ms: u64, zone: &TimeZone, paint: Paint) -> Stri
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::operations::tree::{Branches, TreeTask};
+    use crate::operations::BranchView;
+    use crate::operations::tree::Branches;
     use crate::queue::FlowProgress;
 
     const NOW: u64 = 1_700_000_100_000;

@@ -98,7 +98,7 @@ impl Record {
                 line.log(Level::ERROR, "plugin version rolled back");
             }
             News::Quarantined(digest, why) => {
-                changes.add(Milestone::Quarantined, Some(&digest), None, Some(&why))
+                changes.add(Milestone::Quarantined, Some(&digest), None, Some(&why));
             }
             News::Lifted(digest) => {
                 changes.add(Milestone::Lifted, Some(&digest), None, None);

@@ -442,7 +442,7 @@ pub fn entry_time_ms(entry: &str) -> u64 {
 /// Whether `id` has the form of a stream entry's id: `ms-sequence`.
 pub fn is_entry_id(id: &str) -> bool {
     let is_number =
-        |part: &str| !part.is_empty() && part.len() <= 20 && part.bytes().all(|byte| byte.is_ascii_digit());
+        |part: &str| part.bytes().all(|byte| byte.is_ascii_digit()) && part.parse::<u64>().is_ok();
     id.split_once('-').is_some_and(|(ms, sequence)| is_number(ms) && is_number(sequence))
 }
 

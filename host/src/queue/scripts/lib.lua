@@ -162,9 +162,14 @@ local function exists(entry)
   return fields_in(stream, entry) ~= nil
 end
 
--- Whether a text has the form of an entry's id.
+-- Whether a text is an entry's id: two numbers of 64 bits. XRANGE raises an error for others.
 local function is_entry_id(text)
-  return string.match(text, '^%d+%-%d+$') ~= nil
+  local ms, number = string.match(text, '^(%d+)%-(%d+)$')
+  if not ms then return false end
+  for _, part in ipairs({ ms, number }) do
+    if #part > 20 or #part == 20 and part > '18446744073709551615' then return false end
+  end
+  return true
 end
 
 -- The record of a pending entry: { id, consumer, idle ms, deliveries }. Nil: there is none, or no group.

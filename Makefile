@@ -10,8 +10,8 @@ SHELL := /bin/bash
 TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 PLUGINS_TARGET_DIR := $(abspath $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR)/plugins,plugins/target))
 
-.PHONY: help setup plugins build dist try-dist packages site run test test-world test-servers test-upgrade lint
-.PHONY: fmt audit bench chaos soak nightly fuzz clean
+.PHONY: help setup plugins build dist try-dist packages site run test test-world test-servers test-upgrade
+.PHONY: lint fmt audit bench chaos soak nightly fuzz clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))

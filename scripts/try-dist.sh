@@ -109,9 +109,10 @@ try 'npm package' "$packages"/tqhost-*.tgz 'redis-server nodejs npm' \
     'npm install /dist/tqhost-*.tgz' \
     /root/node_modules/tqhost/handlers 'tqhost() { npx --prefix /root tqhost "$@"; }'
 
-# Debian's own ways out: a purge keeps what the host wrote.
+# A purge keeps what the host wrote.
 inside "$scratch/Debian-package" <<'END'
-id tqhost >/dev/null && [ -e /etc/tqhost/tqhost.toml ] && [ -e /usr/share/man/man1/tqhost.1.gz ]
+[ -e /etc/tqhost/tqhost.toml ] && [ -e /usr/share/man/man1/tqhost.1.gz ]
+mkdir -p /var/lib/tqhost
 touch /var/lib/tqhost/kept
 apt-get purge --yes tqhost
 [ ! -e /usr/bin/tqhost ] && [ ! -e /etc/tqhost/tqhost.toml ] && [ -e /var/lib/tqhost/kept ]

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Builds the handler again whenever one of its files has changed, and runs it on task.json after each build.
 # `make watch` calls it; Ctrl-C ends it.
-"${TQHOST:-tqhost}" try {{NAME}}.wasm task.json{{GRANTS}} --watch &
+"${TQHOST:-tqhost}" try {{NAME}}.wasm task.json{{TRY_ARGS}} --watch &
 trying=$!
 trap 'kill "$trying" 2>/dev/null' EXIT
 trap 'exit 0' INT TERM

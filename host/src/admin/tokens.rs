@@ -16,7 +16,7 @@ use subtle::ConstantTimeEq;
 
 use super::problem::{ApiProblem, ProblemCode};
 use crate::config::model::Admin;
-use crate::config::{AccessRole, TAKEN, TrustedProxy};
+use crate::config::{AUDIT_NAMES, AccessRole, TrustedProxy};
 use crate::secrets::{Bytes32, from_hex};
 
 /// The longest name of a user that a proxy tells.
@@ -154,7 +154,7 @@ impl Tokens {
             ));
         };
         // The audit tells users and tokens apart by their names alone.
-        if self.named(name).is_some() || TAKEN.contains(&name) {
+        if self.named(name).is_some() || AUDIT_NAMES.contains(&name) {
             return bad(format!("{header} is {name}, which is the name of somebody else here"));
         }
         // A proxy sends several groups in one line, or a line for each.

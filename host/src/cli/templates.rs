@@ -10,7 +10,9 @@ use serde::Deserialize;
 /// A handler that `tqhost new` begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Starter {
+    /// Counts words.
     Words,
+    /// Asks a model by HTTP.
     Model,
 }
 
@@ -45,10 +47,10 @@ pub(super) struct LanguageWords {
     blobs: String,
 }
 
-/// Files of a project: the folder in it, and their paths and texts there, with marks.
+/// A folder of a project and its files: the path of each below that folder, and its text with marks.
 type Part = (&'static str, &'static [(&'static str, &'static str)]);
 
-/// Files that go to a folder of the project, from a folder below `host/`.
+/// Files that go to a folder of the project. `from` is relative to `host/`.
 macro_rules! files {
     ($to:literal from $from:literal: $($path:literal)*) => {
         ($to, &[$(($path, include_str!(concat!("../../", $from, $path)))),*])
@@ -60,8 +62,8 @@ const COMMON: Part = files!("" from "templates/": "README.md" "AGENTS.md" "task.
 const RUST: &[Part] = &[
     files!("" from "templates/rust/":
         "Cargo.toml.in" "Makefile" "build.sh" "src/lib.rs" "tests/component.rs" "sdk/Cargo.toml.in"),
-    // Cargo removes the packages that the project does not use, and keeps the versions that the SDK was
-    // tested with.
+    // This lock file is that of all handlers in the repository. Cargo drops from it what the project does not
+    // use, and keeps the versions that the SDK was tested with.
     files!("" from "../plugins/": "Cargo.lock" ".cargo/config.toml"),
     ("", &[(".gitignore", "/target\n/*.wasm\n")]),
     files!("wit/" from "../wit/": "handler.wit" "deps/extensions/extensions.wit" "deps/io/io.wit"),
@@ -115,23 +117,23 @@ const GO: &[Part] = &[
 
 /// The files of a project that asks a model. They replace those of the same path, and others are added.
 fn of_model(lang: Language) -> &'static [Part] {
-    const GRANTS: Part = files!("" from "templates/model/": "tqhost.toml");
+    const CONFIG: Part = files!("" from "templates/model/": "tqhost.toml");
     match lang {
         Language::Rust => {
-            &[files!("" from "templates/model/rust/": "src/lib.rs" "tests/component.rs"), GRANTS]
+            &[files!("" from "templates/model/rust/": "src/lib.rs" "tests/component.rs"), CONFIG]
         }
         Language::Javascript => {
-            &[files!("" from "templates/model/javascript/": "handler.js" "test/handler.test.js"), GRANTS]
+            &[files!("" from "templates/model/javascript/": "handler.js" "test/handler.test.js"), CONFIG]
         }
         Language::Typescript => &[
             files!("" from "templates/model/typescript/": "handler.ts"),
             files!("" from "templates/model/javascript/": "test/handler.test.js"),
-            GRANTS,
+            CONFIG,
         ],
         Language::Python => {
-            &[files!("" from "templates/model/python/": "app.py" "test/test_handler.py"), GRANTS]
+            &[files!("" from "templates/model/python/": "app.py" "test/test_handler.py"), CONFIG]
         }
-        Language::Go => &[files!("" from "templates/model/go/": "handler.go" "handler_test.go"), GRANTS],
+        Language::Go => &[files!("" from "templates/model/go/": "handler.go" "handler_test.go"), CONFIG],
     }
 }
 
@@ -143,7 +145,7 @@ pub(super) fn words(lang: Language) -> LanguageWords {
         Language::Python => include_str!("../../templates/python/words.toml"),
         Language::Go => include_str!("../../templates/go/words.toml"),
     };
-    // The tests read all of them.
+    // This cannot fail when it runs: a test reads the file of every language.
     toml::from_str(text).unwrap_or_default()
 }
 
@@ -180,8 +182,9 @@ pub(super) fn files(lang: Language, starter: Starter, name: &str) -> Vec<Project
 fn marks(lang: Language, starter: Starter, name: &str) -> [(&'static str, String); 14] {
     // Names of crates have no dots, and names of npm packages have no capital letters.
     let package = name.to_lowercase().replace('.', "-");
+    // TOML quotes keys with a dot.
     let key = if name.contains('.') { format!("\"{name}\"") } else { name.to_owned() };
-    let (does, grants) = match starter {
+    let (does, try_args) = match starter {
         Starter::Model => (
             "It asks a model\nfor a summary of a text; `tqhost.toml` has the server's address, and \
              grants it.",
@@ -189,7 +192,7 @@ fn marks(lang: Language, starter: Starter, name: &str) -> [(&'static str, String
         ),
         Starter::Words => ("It counts words\nuntil you write something else.", String::new()),
     };
-    let built = if lang == Language::Typescript { "../build/handler.js" } else { "../handler.js" };
+    let tested = if lang == Language::Typescript { "../build/handler.js" } else { "../handler.js" };
     let words = words(lang);
     [
         ("{{NAME}}", name.to_owned()),
@@ -203,9 +206,9 @@ fn marks(lang: Language, starter: Starter, name: &str) -> [(&'static str, String
         ("{{REQUESTS}}", words.requests),
         ("{{EFFECTS}}", words.effects),
         ("{{BLOBS}}", words.blobs),
-        ("{{GRANTS}}", grants),
+        ("{{TRY_ARGS}}", try_args),
         ("{{DOES}}", does.to_owned()),
-        ("{{BUILT}}", built.to_owned()),
+        ("{{TESTED}}", tested.to_owned()),
     ]
 }
 
@@ -217,7 +220,8 @@ fn adapted(lang: Language, starter: Starter, path: &str, text: String) -> String
         _ if path.starts_with("sdk/src/") => {
             text.replace("\"../../wit\"", "\"../wit\"").replace("repository's", "project's")
         }
-        // JavaScript's compiler has the complete 0.2.3 built in, and refuses a reduced one of that version.
+        // JavaScript's compiler has the complete interfaces of WASI 0.2.3 built in, and refuses reduced ones
+        // of that version. The other languages share these files.
         _ if lang != Language::Rust && path.starts_with("wit/deps/") => text.replace("@0.2.3", "@0.2.4"),
         "wit/world.wit" if asks_model => text.replace("  // import wasi:http/", "  import wasi:http/"),
         // Instances of these languages run one task at a time.
@@ -292,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_take_one_line_of_the_world() {
+    fn requests_need_one_import_that_the_world_has_as_a_comment() {
         let table = [
             (
                 Language::Javascript,
@@ -322,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn effects_take_the_lines_of_the_world_that_the_guests_have() {
+    fn the_imports_that_the_world_has_as_comments_are_those_of_the_test_guests() {
         let guests = [
             (Language::Javascript, include_str!("../../../plugins/testing/in-javascript/world.wit")),
             (Language::Python, include_str!("../../../plugins/testing/in-python/world.wit")),

@@ -1,9 +1,9 @@
-//! Access to the admin address beside `token` and `read_token` of `[admin]`: tokens with names and roles, and
-//! users whom a proxy has logged in; and the path below which the proxy shows the host.
+//! The ways into the admin address other than `token` and `read_token` of `[admin]`: tokens with names and
+//! roles, and users whom a proxy has logged in. Also the path below which the proxy shows the host.
 //!
 //! In: the table `[admin]`, and the two tokens that were read. Out: [`NamedToken`]s, a [`TrustedProxy`], a
 //! path. A named token is in the configuration as its SHA-256 only. A slow hash, as for passwords, would add
-//! nothing: tokens are long random texts, which nobody finds by trying, and every request has one.
+//! nothing: tokens are long random texts, which nobody finds by trying. It would cost time at every request.
 //!
 //! Not here: `token` and `read_token` (`admin`), which request needs which role (`admin::roles` of the host).
 
@@ -40,8 +40,8 @@ const OF_CLIENTS: [&str; 15] = [
     "x-request-id",
 ];
 const MAX_BASE_PATH: usize = 100;
-/// Names that the audit has for others.
-pub(crate) const TAKEN: [&str; 4] = ["token", "read_token", "anybody", "nobody"];
+/// The names by which the audit calls users without a named token.
+pub(crate) const AUDIT_NAMES: [&str; 4] = ["token", "read_token", "anybody", "nobody"];
 const WAY_OUT: &str = "`tqhost token` prints a token and its hash";
 /// The first parts of the host's own paths: below one of them, a path could mean two things.
 const OWN_PATHS: [&str; 13] = [
@@ -60,18 +60,18 @@ const OWN_PATHS: [&str; 13] = [
     "logout",
 ];
 
-/// The named tokens. `known` are the tokens in clear, each with its key.
-pub(super) fn tokens(table: &Table, known: [(&str, Option<&Secret>); 2]) -> Vec<NamedToken> {
+/// The named tokens. `plain_tokens` are in the configuration as they are, each with the name of its setting.
+pub(super) fn tokens(table: &Table, plain_tokens: [(&str, Option<&Secret>); 2]) -> Vec<NamedToken> {
     let Some(tokens_item) = table.get("tokens") else { return Vec::new() };
-    let in_clear = known.into_iter().filter_map(|(name, token)| {
-        let token = token.filter(|token| token.is_read())?;
+    let hashed = plain_tokens.into_iter().filter_map(|(name, token)| {
+        let token = token.filter(|token| token.is_loaded())?;
         Some((name.to_owned(), format!("{:x}", Sha256::digest(token.expose()))))
     });
-    let mut hashes: Vec<(String, String)> = in_clear.collect();
+    let mut hashes: Vec<(String, String)> = hashed.collect();
     let mut tokens = Vec::new();
     for (name, item) in table.named("tokens") {
-        let Some(token) = read_token(name, &item) else { continue };
-        let of_same = hashes.iter().find(|(_, hash)| token.hash.is_read() && hash == token.hash.expose());
+        let Some(token) = parse_named_token(name, &item) else { continue };
+        let of_same = hashes.iter().find(|(_, hash)| token.hash.is_loaded() && hash == token.hash.expose());
         if let Some((other, _)) = of_same {
             item.at("hash").problem(format!("is that of {other}, too: each token needs one of its own"));
             continue;
@@ -86,9 +86,9 @@ pub(super) fn tokens(table: &Table, known: [(&str, Option<&Secret>); 2]) -> Vec<
     tokens
 }
 
-fn read_token(name: &str, item: &Item) -> Option<NamedToken> {
+fn parse_named_token(name: &str, item: &Item) -> Option<NamedToken> {
     let checked = check_name(name);
-    let checked = match TAKEN.contains(&name) {
+    let checked = match AUDIT_NAMES.contains(&name) {
         true => Err("is the name of somebody else in the audit: write another one".to_owned()),
         false => checked,
     };
@@ -96,15 +96,17 @@ fn read_token(name: &str, item: &Item) -> Option<NamedToken> {
         return item.refuse(format!("{} {why}", show_text(name)));
     }
     let table = item.table(&keys::TOKEN);
+    // This reports a missing role; the role itself is read below.
     table.required("role", "write \"read\", \"operate\" or \"admin\"");
     let hash = table.required("hash", WAY_OUT).and_then(|item| read_hash(&item));
     Some(NamedToken { name: name.to_owned(), role: table.word("role")?, hash: hash? })
 }
 
-/// The hash without its first word. The text is never shown: it may be a token in the wrong place.
+/// The digits behind `sha256:`. The text is never shown: it may be a token in the wrong place.
 fn read_hash(item: &Item) -> Option<Secret> {
     let hash = secret(item, Readers::Hosts)?;
-    if !hash.is_read() {
+    // A command does not load secrets, and needs no hash.
+    if !hash.is_loaded() {
         return Some(hash);
     }
     let digits = hash.expose().strip_prefix("sha256:").map(str::to_ascii_lowercase);
@@ -160,6 +162,7 @@ fn groups(table: &Table) -> Option<(HeaderName, BTreeMap<String, AccessRole>)> {
         if name.is_empty() || name.trim() != name || !is_sane(name) {
             item.problem(format!("{} is no group: write visible ASCII without a comma", show_text(name)));
         }
+        // Groups have the roles that tokens have.
         if let Some(role) = item.word(keys::TOKEN.key("role")) {
             roles.insert(name.to_owned(), role);
         }
@@ -188,7 +191,7 @@ fn proxies(item: &Item, entries: &[Item]) -> Vec<IpNet> {
     }
     if blocks.iter().any(|block| block.prefix_len() == 0) {
         item.problem(
-            "has a block of all addresses, from which anybody could name himself: write the proxy's",
+            "has a block of all addresses, so everybody could be any user: write the proxy's addresses",
         );
     }
     blocks
@@ -244,7 +247,7 @@ mod tests {
         assert!(!format!("{admin:?}").contains("0123456789"), "{admin:?}");
         // A command does not need the hash.
         let text = text.replacen(&format!("\"{HASH}\""), "{ env = \"MISSING\" }", 1);
-        assert!(!parse_as_command(&text).expect("valid").admin.tokens[0].hash.is_read());
+        assert!(!parse_as_command(&text).expect("valid").admin.tokens[0].hash.is_loaded());
         assert!(problem(&text).contains("admin.tokens.ci.hash: the environment variable"));
     }
 
@@ -258,7 +261,7 @@ mod tests {
             (&*format!("[admin.tokens.ci]\nhash = \"{HASH}\""), "admin.tokens.ci.role: is required"),
             (
                 &*format!("[admin.tokens.ci]\nrole = \"root\"\nhash = \"{HASH}\""),
-                "role: is none of its words: write \"read\"",
+                "role: is not a known word: write \"read\"",
             ),
             ("[admin.tokens.ci]\nrole = \"admin\"\nhash = \"hunter2\"", "is not sha256: and 64"),
             ("[admin.tokens.ci]\nrole = \"admin\"\nhash = \"sha256:hunter2\"", "is not sha256: and 64"),
@@ -290,19 +293,19 @@ mod tests {
     #[test]
     fn proxies_and_paths() {
         let parsed = |text: &str| parse(&format!("{ADMIN}{text}")).expect(text).admin;
-        let token = "token = \"x\"\ntrusted_user_header = \"X-Forwarded-User\"\n";
-        let proxy = parsed(token).proxy.expect("a proxy");
+        let header = "token = \"x\"\ntrusted_user_header = \"X-Forwarded-User\"\n";
+        let proxy = parsed(header).proxy.expect("a proxy");
         assert_eq!((proxy.header.as_str(), proxy.role), ("x-forwarded-user", AccessRole::Read));
         let is_trusted = |proxy: &TrustedProxy, from: &str| proxy.trusts(from.parse().expect(from));
         assert!(is_trusted(&proxy, "127.0.0.1") && is_trusted(&proxy, "::1"));
         assert!(is_trusted(&proxy, "::ffff:127.0.0.1") && !is_trusted(&proxy, "10.0.0.1"));
-        let more = format!("{token}trusted_proxies = [\"10.1.0.0/16\"]\ntrusted_user_role = \"operate\"");
+        let more = format!("{header}trusted_proxies = [\"10.1.0.0/16\"]\ntrusted_user_role = \"operate\"");
         let proxy = parsed(&more).proxy.expect("a proxy");
         assert!(is_trusted(&proxy, "10.1.2.3") && !is_trusted(&proxy, "127.0.0.1"));
         assert_eq!(proxy.role, AccessRole::Operate);
         let groups = "trusted_groups_header = \"X-Groups\"\n\
             trusted_groups = { sre = \"admin\", \"/team/on call\" = \"operate\" }\n";
-        let proxy = parsed(&format!("{token}{groups}")).proxy.expect("a proxy");
+        let proxy = parsed(&format!("{header}{groups}")).proxy.expect("a proxy");
         for (groups, role) in [
             (&["sre", "/team/on call"][..], AccessRole::Admin),
             (&["all", "/team/on call"], AccessRole::Operate),
@@ -321,25 +324,25 @@ mod tests {
             ("token = \"x\"\ntrusted_user_header = \"Cookie\"", "is a header that browsers send"),
             ("token = \"x\"\ntrusted_user_header = \"x-request-id\"", "is a header that browsers send"),
             ("token = \"x\"\ntrusted_user_header = \"Sec-Fetch-User\"", "is a header that browsers send"),
-            (&*format!("{token}trusted_proxies = [\"::ffff:10.0.0.9\"]"), "has an IPv4 address in the form"),
+            (&*format!("{header}trusted_proxies = [\"::ffff:10.0.0.9\"]"), "has an IPv4 address in the form"),
             ("trusted_user_role = \"read\"", "trusted_user_role: needs trusted_user_header beside it"),
             ("trusted_proxies = [\"10.0.0.1\"]", "trusted_proxies: needs trusted_user_header beside it"),
-            (&*format!("{token}trusted_proxies = [\"0.0.0.0/0\"]"), "has a block of all addresses"),
+            (&*format!("{header}trusted_proxies = [\"0.0.0.0/0\"]"), "has a block of all addresses"),
             (
-                &*format!("{token}trusted_proxies = [\"proxy\"]"),
+                &*format!("{header}trusted_proxies = [\"proxy\"]"),
                 "trusted_proxies[0]: \"proxy\" is not an address",
             ),
-            (&*format!("{token}trusted_user_role = \"all\""), "trusted_user_role: is none of its words"),
+            (&*format!("{header}trusted_user_role = \"all\""), "trusted_user_role: is not a known word"),
             (&*format!("token = \"x\"\n{groups}"), "trusted_groups_header: needs trusted_user_header"),
-            (&*format!("{token}trusted_groups_header = \"X-Groups\""), "needs trusted_groups beside it"),
-            (&*format!("{token}trusted_groups = {{ a = \"read\" }}"), "needs trusted_groups_header beside"),
-            (&*format!("{token}{groups}").replace("X-Groups", "cookie"), "is a header that browsers send"),
-            (&*format!("{token}{groups}").replace("X-Groups", "x-forwarded-user"), "needs a header of its"),
+            (&*format!("{header}trusted_groups_header = \"X-Groups\""), "needs trusted_groups beside it"),
+            (&*format!("{header}trusted_groups = {{ a = \"read\" }}"), "needs trusted_groups_header beside"),
+            (&*format!("{header}{groups}").replace("X-Groups", "cookie"), "is a header that browsers send"),
+            (&*format!("{header}{groups}").replace("X-Groups", "x-forwarded-user"), "needs a header of its"),
             (
-                &*format!("{token}{groups}").replace("admin", "root"),
-                "trusted_groups.sre: is none of its words",
+                &*format!("{header}{groups}").replace("admin", "root"),
+                "trusted_groups.sre: is not a known word",
             ),
-            (&*format!("{token}{groups}").replace("sre", "\"a,b\""), "\"a,b\" is no group"),
+            (&*format!("{header}{groups}").replace("sre", "\"a,b\""), "\"a,b\" is no group"),
             ("base_path = \"tqhost\"", "\"tqhost\" does not begin with a slash"),
             ("base_path = \"/\"", "or ends with one"),
             ("base_path = \"/tqhost/\"", "or ends with one"),

@@ -39,8 +39,8 @@ pub(super) fn read(table: &Table) -> Admin {
         if !has_token {
             item.problem("needs token beside it: with read_token alone nobody could change anything");
         } else if let (Some(token), Some(read_token)) = (&token, &read_token)
-            && token.is_read()
-            && read_token.is_read()
+            && token.is_loaded()
+            && read_token.is_loaded()
             && token.expose() == read_token.expose()
         {
             item.problem("is the same as token: write another one, which is for reading only");
@@ -83,7 +83,7 @@ fn parse_listen(text: &str) -> Result<SocketAddr, String> {
 
 fn token_of(item: &Item, listen: SocketAddr) -> Option<Secret> {
     let token = secret(item, Readers::Hosts)?;
-    if !token.is_read() {
+    if !token.is_loaded() {
         return Some(token);
     }
     if token.expose().is_empty() {
@@ -113,7 +113,7 @@ mod tests {
     fn tokens_that_a_command_has_not_read_are_not_compared() {
         let external = "token = { env = \"MISSING\" }\nread_token = { file = \"missing\" }";
         let admin = parse_as_command(&format!("[queues.a]\n[admin]\n{external}")).expect("valid").admin;
-        let are_unread = [admin.token, admin.read_token].map(|token| token.is_some_and(|it| !it.is_read()));
+        let are_unread = [admin.token, admin.read_token].map(|token| token.is_some_and(|it| !it.is_loaded()));
         assert_eq!(are_unread, [true, true]);
         for other in ["\"x\"", "{ env = \"GOOD\" }"] {
             let text = format!("[queues.a]\n[admin]\ntoken = \"x\"\nread_token = {other}");
@@ -189,7 +189,7 @@ mod tests {
             ("mask = [\"email\", \"Email\"]", "admin.mask[1]: \"email\" is there twice"),
             (
                 "histograms = \"none\"",
-                "admin.histograms: is none of its words: write \"full\", \"few-buckets\"",
+                "admin.histograms: is not a known word: write \"full\", \"few-buckets\"",
             ),
         ];
         all_wrong("[queues.a]\n[admin]\n{}", "", &table);

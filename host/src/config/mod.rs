@@ -58,7 +58,7 @@ mod turns;
 pub(crate) mod units;
 mod value;
 
-pub(crate) use access::TAKEN;
+pub(crate) use access::AUDIT_NAMES;
 pub(crate) use allowed::AllowedHost;
 pub(crate) use model::{AccessRole, Http, RedisLogin, RedisServer, SentinelWatch, Telemetry, TrustedProxy};
 pub use model::{Config, Plugin, Warm};

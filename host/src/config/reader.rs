@@ -329,7 +329,7 @@ impl<'a> Item<'a> {
         }
         let (last, others) = words.split_last()?;
         let others: Vec<String> = others.iter().map(|word| format!("{word:?}")).collect();
-        self.refuse(format!("is none of its words: write {} or {last:?}", others.join(", ")))
+        self.refuse(format!("is not a known word: write {} or {last:?}", others.join(", ")))
     }
 
     pub(super) fn path(&self) -> Option<PathBuf> {

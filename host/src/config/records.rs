@@ -1,7 +1,7 @@
 //! `records` of a plugin: the Redis hashes that its handlers may read and write.
 //!
 //! In: patterns of keys, in which `*` stands for any text. Out: [`RecordGrants`], which also knows the keys
-//! that no pattern may cover.
+//! that are never granted.
 
 use super::names::{OWN_PREFIX, check_key};
 
@@ -9,7 +9,7 @@ use super::names::{OWN_PREFIX, check_key};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecordGrants {
     patterns: Vec<String>,
-    /// Streams, lists and dead letters of queues. They are in no record, even where a pattern covers them.
+    /// Streams, lists and dead letters of queues. They are never granted, even if a pattern matches them.
     queue_keys: Vec<String>,
 }
 
@@ -95,7 +95,7 @@ mod tests {
     fn keys_of_tqhost_and_of_queues_are_never_granted() {
         let text = "[queues.a]\nstream = \"app:a\"\nlist = \"app:list\"\n[plugins.a]\nrecords = [\"*\"]\n";
         let grants = parse(text).expect("valid").plugins.remove("a").expect("a plugin").records;
-        for key in [concat!("tq", ":{app:a}:delayed"), "app:a", "app:list"] {
+        for key in [&format!("{OWN_PREFIX}{{app:a}}:delayed"), "app:a", "app:list"] {
             assert!(grants.check(key).is_err(), "{key}");
         }
         assert_eq!(grants.check("app:b"), Ok(()));

@@ -27,7 +27,7 @@ impl Secret {
     }
 
     /// Whether the text was read. Nothing may be decided by the text of an unread secret.
-    pub fn is_read(&self) -> bool {
+    pub fn is_loaded(&self) -> bool {
         // An external secret that was read is never empty.
         !(self.is_external && self.text.is_empty())
     }

@@ -65,7 +65,7 @@ fn read_header(name: &str, item: &Item) -> Option<(String, Secret)> {
         return item.refuse("is a header that the host sets itself: leave it out");
     }
     let value = secret(item, Readers::AnyIfThere)?;
-    if !value.is_read() {
+    if !value.is_loaded() {
         return None;
     }
     if HeaderValue::try_from(value.expose()).is_err() {

@@ -1,9 +1,9 @@
-//! Incidents: alarms that have one cause, with since when there is one, what has changed just before, and who
-//! has acknowledged it.
+//! Incidents: the alarms of one cause, with the time when it began, what has changed just before, and who has
+//! acknowledged it.
 //!
 //! In: the alarms, what hosts announce, and the notes in Redis. Out: [`Incident`]s, the urgent ones first,
-//! and of these the newest. Each look notes what is new, so that a reload and another host show the same; a
-//! note that no look has renewed for [`OVER_MS`] is forgotten.
+//! and of these the newest. Each look notes what is new, so that a page shows the same when it is loaded
+//! again, or by another host. A note that no look has renewed for [`OVER_MS`] is forgotten.
 //!
 //!     alarms ─▶ fold: one for each cause ─▶ with what was noted ─▶ in their order
 //!
@@ -33,14 +33,15 @@ use crate::queue::{Link, QueueError, QueueResult};
 const MOST: usize = 500;
 /// An incident that was not seen for this long has ended.
 const OVER_MS: u64 = 5 * 60_000;
-/// A note is renewed when it is older.
+/// A note is renewed when it is older than this.
 const RENEWED_MS: u64 = 30_000;
 /// The longest time for which an incident can be acknowledged.
 const LONGEST: Duration = Duration::from_secs(30 * 86_400);
 /// Changes of operators are looked at up to this age.
 const DAY_MS: u64 = 86_400_000;
 
-/// Alarms with one cause. The names are stable. Times are milliseconds since the Unix epoch.
+/// Alarms with one cause. The names of fields are stable, and so are the ids. Times are milliseconds since
+/// the Unix epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct Incident {
     /// The name of its cause: the kind of its alarm, and what it is about.
@@ -56,7 +57,7 @@ pub(crate) struct Incident {
     pub action: Option<&'static str>,
     /// The operator who knows of it.
     pub acknowledged: Option<Acknowledgement>,
-    /// Other alarms that end with it.
+    /// Other alarms that go when it goes.
     pub more: Vec<Alarm>,
 }
 
@@ -88,7 +89,8 @@ pub(crate) async fn look(
     alarms: Vec<Alarm>,
     sources: &AlarmSources<'_>,
 ) -> QueueResult<Vec<Incident>> {
-    // A user of Redis without the right to read notes or changes goes without them.
+    // A host whose user of Redis may not read notes or changes does without them. Only a lost connection is
+    // an error.
     let notes = match incidents::list(link).await {
         Err(error) if error.is_connection() => return Err(error),
         notes => notes.unwrap_or_default(),
@@ -130,22 +132,22 @@ fn incidents_of(
 
 fn incident(alarm: Alarm, more: Vec<Alarm>, around: &Surroundings<'_>) -> Incident {
     let (id, now_ms) = (alarm.cause(), around.now_ms);
-    let noted = around.notes.seen.get(&id).filter(|noted| !is_over(noted, now_ms));
-    let since_ms = [alarm.since_ms, noted.map(|noted| noted.since)].into_iter().flatten().min();
+    let last_seen = around.notes.seen.get(&id).filter(|seen| !has_ended(seen, now_ms));
+    let since_ms = [alarm.since_ms, last_seen.map(|seen| seen.since)].into_iter().flatten().min();
     let since_ms = since_ms.unwrap_or(now_ms);
     let acknowledged = around.notes.acknowledged.get(&id);
-    let acknowledged = acknowledged.filter(|note| noted.is_some() && !is_past(note, now_ms)).cloned();
+    let acknowledged = acknowledged.filter(|by| last_seen.is_some() && !has_expired(by, now_ms)).cloned();
     let (action, is_exact) = (action(&alarm), alarm.since_ms.is_some());
     let plugin = alarm.plugin.as_deref().or_else(|| around.plugins.get(alarm.queue.as_deref()?).copied());
     let before = last_before(&alarm, since_ms, plugin, &around.changes);
     Incident { id, alarm, since_ms, is_exact, before, action, acknowledged, more }
 }
 
-fn is_over(noted: &SeenIncident, now_ms: u64) -> bool {
+fn has_ended(noted: &SeenIncident, now_ms: u64) -> bool {
     noted.seen.saturating_add(OVER_MS) < now_ms
 }
 
-fn is_past(note: &Acknowledgement, now_ms: u64) -> bool {
+fn has_expired(note: &Acknowledgement, now_ms: u64) -> bool {
     note.until.is_some_and(|until| until <= now_ms)
 }
 
@@ -171,7 +173,7 @@ fn folded(alarms: Vec<Alarm>, plugins: &PluginOfQueue) -> Vec<(Alarm, Vec<Alarm>
         let of_cause = folded.iter_mut().find(|(cause, _)| explains(cause, &alarm, plugins));
         debug_assert!(
             of_cause.is_some(),
-            "an alarm is explained by another one that is explained: {alarm:?}"
+            "the cause of this alarm is itself an effect of another one: {alarm:?}"
         );
         if let Some((cause, more)) = of_cause {
             cause.is_urgent |= alarm.is_urgent;
@@ -181,7 +183,7 @@ fn folded(alarms: Vec<Alarm>, plugins: &PluginOfQueue) -> Vec<(Alarm, Vec<Alarm>
     folded
 }
 
-/// Whether `effect` ends with `cause`. An alarm that is explained must not explain another one.
+/// Whether `effect` goes away when `cause` does. An alarm that is explained must not explain another one.
 fn explains(cause: &Alarm, effect: &Alarm, plugins: &PluginOfQueue) -> bool {
     let is_of_plugin = || {
         let plugin = effect.queue.as_deref().and_then(|queue| plugins.get(queue).copied());
@@ -189,14 +191,14 @@ fn explains(cause: &Alarm, effect: &Alarm, plugins: &PluginOfQueue) -> bool {
     };
     match (cause.kind, effect.kind) {
         ("plugin-missing" | "plugin-refused", "waits-for-plugin") => is_of_plugin(),
-        // Dead letters are work for later: they stay when the bad version has gone.
+        // Not `dead-letters`: they stay when the bad version has gone.
         ("bad-version", "attempts-fail") => is_of_plugin(),
         ("redis-full", "no-host" | "redis-memory") => true,
         _ => false,
     }
 }
 
-/// The incidents among the alarms about one queue.
+/// The incidents of one queue.
 pub(crate) async fn of_queue(
     link: &Link,
     view: &QueueView,
@@ -214,7 +216,7 @@ pub(crate) async fn of_queue(
 
 /// Notes what is new, and forgets what has ended. An error of Redis does not fail the look.
 async fn note(link: &Link, incidents: &[Incident], notes: &IncidentNotes, now_ms: u64) {
-    let is_old = |incident: &&Incident| {
+    let needs_note = |incident: &&Incident| {
         notes.seen.get(&incident.id).is_none_or(|noted| {
             noted.seen.saturating_add(RENEWED_MS) < now_ms || noted.since > incident.since_ms
         })
@@ -222,25 +224,25 @@ async fn note(link: &Link, incidents: &[Incident], notes: &IncidentNotes, now_ms
     let renewed: Vec<(&str, SeenIncident)> = incidents
         .iter()
         .take(MOST)
-        .filter(is_old)
+        .filter(needs_note)
         .map(|incident| (incident.id.as_str(), SeenIncident { since: incident.since_ms, seen: now_ms }))
         .collect();
     let is_known = |id: &&str| incidents.iter().any(|incident| incident.id == **id);
-    let ended = notes.seen.iter().filter(|(_, noted)| is_over(noted, now_ms));
+    let ended = notes.seen.iter().filter(|(_, noted)| has_ended(noted, now_ms));
     let mut ended: Vec<&str> = ended.map(|(id, _)| id.as_str()).filter(|id| !is_known(id)).collect();
     let unseen = notes.acknowledged.keys().filter(|id| !notes.seen.contains_key(*id));
     ended.extend(unseen.map(String::as_str));
-    let past = notes.acknowledged.iter().filter(|(_, note)| is_past(note, now_ms));
+    let past = notes.acknowledged.iter().filter(|(_, note)| has_expired(note, now_ms));
     let past: Vec<&str> = past.map(|(id, _)| id.as_str()).collect();
     let written = async {
         if !renewed.is_empty() {
             incidents::note_seen(link, &renewed).await?;
         }
         if !ended.is_empty() {
-            incidents::forget(link, &ended, true).await?;
+            incidents::forget(link, &ended).await?;
         }
         if !past.is_empty() {
-            incidents::forget(link, &past, false).await?;
+            incidents::forget_acknowledgements(link, &past).await?;
         }
         Ok::<(), QueueError>(())
     };
@@ -250,7 +252,7 @@ async fn note(link: &Link, incidents: &[Incident], notes: &IncidentNotes, now_ms
 }
 
 /// Says that an operator knows of an incident, for a time like `1h`, or until it ends. `0s` takes that back.
-/// Returns what is noted now.
+/// `time` is the field `for` of a request. Returns what is noted now.
 pub(crate) async fn acknowledge(
     link: &Link,
     id: &str,
@@ -266,12 +268,12 @@ pub(crate) async fn acknowledge(
     check_why(why)?;
     let now_ms = link.now_ms().await?;
     let notes = incidents::list(link).await?;
-    if notes.seen.get(id).is_none_or(|noted| is_over(noted, now_ms)) {
+    if notes.seen.get(id).is_none_or(|noted| has_ended(noted, now_ms)) {
         return Err(OperationError::NotFound(format!("there is no incident {id:?} (any more)")));
     }
     let change = ChangeView::new(ChangeKind::Acknowledge, by).why(why);
     if time == Some(Duration::ZERO) {
-        incidents::forget(link, &[id], false).await?;
+        incidents::forget_acknowledgements(link, &[id]).await?;
         changes::note(link, change.detail(&format!("{id}, open again"))).await;
         return Ok(None);
     }
@@ -317,8 +319,8 @@ mod tests {
             why: "a deploy".to_owned(),
             ..ChangeView::new(ChangeKind::Pause, "ada")
         }];
-        let seen = AlarmSources { queues: &queues, hosts, now_ms: NOW, ..AlarmSources::default() };
-        incidents_of(alarms, &seen, &changes, notes)
+        let sources = AlarmSources { queues: &queues, hosts, now_ms: NOW, ..AlarmSources::default() };
+        incidents_of(alarms, &sources, &changes, notes)
     }
 
     fn ids(incidents: &[Incident]) -> Vec<(&str, usize)> {
@@ -340,7 +342,7 @@ mod tests {
         let expected =
             [("waits-for-plugin:bill", 0), ("plugin-missing:send", 2), ("silent-consumer:bill", 1)];
         assert_eq!(ids(&told), expected);
-        // It is as urgent as what follows from it, and as old as the oldest of its kind.
+        // An incident is as urgent as its most urgent alarm, and as old as the oldest alarm of its cause.
         assert!(told.iter().all(|incident| incident.alarm.is_urgent));
         assert_eq!(told[2].since_ms, NOW - 90);
         let bad = Alarm {
@@ -353,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn the_urgent_and_newest_ones_come_first_and_keep_since_when_they_are_there() {
+    fn the_urgent_and_newest_ones_come_first_and_keep_their_beginning() {
         let alarms = || {
             vec![
                 alarm("paused", false, queue("mail"), None),
@@ -366,12 +368,12 @@ mod tests {
         assert_eq!((first[0].since_ms, first[0].is_exact), (NOW, false));
         assert_eq!((first[1].since_ms, first[1].is_exact), (NOW - 60_000, true));
         // The note from before counts, unless it ended meanwhile.
-        let noted = |since, seen| SeenIncident { since, seen };
+        let ago = |since_ms, seen_ms| SeenIncident { since: NOW - since_ms, seen: NOW - seen_ms };
         let notes = IncidentNotes {
             seen: [
-                ("stalled:bill".to_owned(), noted(NOW - 90_000, NOW - 20_000)),
-                ("held:news".to_owned(), noted(NOW - 30_000, NOW - 20_000)),
-                ("paused:mail".to_owned(), noted(NOW - 9_000_000, NOW - OVER_MS - 1)),
+                ("stalled:bill".to_owned(), ago(90_000, 20_000)),
+                ("held:news".to_owned(), ago(30_000, 20_000)),
+                ("paused:mail".to_owned(), ago(9_000_000, OVER_MS + 1)),
             ]
             .into(),
             ..IncidentNotes::default()
@@ -383,20 +385,20 @@ mod tests {
 
     #[test]
     fn an_incident_is_acknowledged_until_its_end() {
-        let told = |until, seen| {
+        let is_acknowledged = |until, seen| {
             let note = Acknowledgement { by: "ada".into(), at: NOW, until, why: String::new() };
             let id = "paused:mail".to_owned();
             let notes = IncidentNotes {
                 seen: [(id.clone(), SeenIncident { since: NOW - 1, seen })].into(),
                 acknowledged: [(id, note)].into(),
             };
-            let told = incidents(vec![alarm("paused", false, queue("mail"), None)], &[], &notes);
-            told[0].acknowledged.is_some()
+            let incidents = incidents(vec![alarm("paused", false, queue("mail"), None)], &[], &notes);
+            incidents[0].acknowledged.is_some()
         };
-        assert!(told(None, NOW) && told(Some(NOW + 1), NOW));
-        assert!(!told(Some(NOW), NOW));
+        assert!(is_acknowledged(None, NOW) && is_acknowledged(Some(NOW + 1), NOW));
+        assert!(!is_acknowledged(Some(NOW), NOW));
         // It had ended, and this is another one.
-        assert!(!told(None, NOW - OVER_MS - 1));
+        assert!(!is_acknowledged(None, NOW - OVER_MS - 1));
     }
 
     #[test]
@@ -418,7 +420,7 @@ mod tests {
         let loaded = || vec![change(NOW - 80_000, "loaded", "aa"), change(NOW - 50_000, "loaded", "ab")];
         let version = "the load of version ab of plugin send".to_owned();
         assert_eq!(before(host(0, loaded()), queue("mail")), Some((version, 50_000)));
-        // Another plugin, the first version after the start of a host, and what is long ago.
+        // None of these is told: a load of another plugin, the first load after a start, a change long ago.
         assert_eq!(before(host(0, loaded()), queue("bill")), None);
         assert_eq!(before(host(0, vec![change(NOW - 9, "loaded", "ab")]), queue("mail")), None);
         assert_eq!(before(host(NOW - BEFORE_MS - 1, vec![]), queue("mail")), None);

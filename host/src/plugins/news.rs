@@ -78,13 +78,11 @@ impl Record {
                 let line = VersionLine { took, ..VersionLine::new(plugin, &digest) };
                 line.log(Level::INFO, "the last good version of the plugin runs again");
             }
-            News::NotRestored(digest, error, again) => tracing::error!(
-                plugin,
-                digest = short(&digest),
-                error,
-                again_in_ms = again.map(ms),
-                "the last good version of the plugin cannot run: its queues wait"
-            ),
+            News::NotRestored(digest, error, again) => {
+                let (digest, again_in_ms) = (short(&digest), again.map(ms));
+                let what = "the last good version of the plugin cannot run: its queues wait";
+                tracing::error!(plugin, digest, error, again_in_ms, "{what}");
+            }
             News::Confirmed(digest) => {
                 changes.add(Milestone::Confirmed, Some(&digest), since, None);
                 let line = VersionLine { took: since, ..VersionLine::new(plugin, &digest) };

@@ -4,9 +4,9 @@
 //! the last pull failed.
 //!
 //! ```text
-//! the start: source ─▶ pulled/, whether the file is there or not;   no source ─▶ plugins_dir
-//! a reload:  source ─▶ the path stays until a pull has put a file into pulled/, so nothing stops meanwhile
-//!            no source any more ─▶ plugins_dir at once
+//! the start: source ─▶ the pulled file, whether it is there or not;   no source ─▶ the operator's file
+//! a reload:  source ─▶ the path stays until a pull has put a file there, so nothing stops meanwhile
+//!            no source any more ─▶ the operator's file at once
 //! ```
 //!
 //! Not here: pulls (`pulls`).
@@ -22,17 +22,19 @@ use crate::guarded::Guarded;
 /// The folders of plugins' files.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PluginFolders {
-    /// Operators put files there.
+    /// `plugins_dir`, into which operators put files.
     pub(super) own: PathBuf,
-    /// Pulls put files there.
+    /// The folder into which pulls put files.
     pub(super) pulled: PathBuf,
 }
 
 /// Where one plugin's file is, and the last answer of its registry.
 #[derive(Debug)]
 pub(super) struct Origin {
-    own: PathBuf,
-    pulled: PathBuf,
+    /// The operator's file.
+    own_file: PathBuf,
+    /// The file that pulls write.
+    pulled_file: PathBuf,
     state: Guarded<OriginState>,
     /// The registry is to be asked now.
     pub(super) ask: Notify,
@@ -42,8 +44,8 @@ pub(super) struct Origin {
 struct OriginState {
     path: PathBuf,
     source: Option<OciReference>,
-    /// There is no file before the first pull, and this pull may still succeed.
-    is_awaited: bool,
+    /// Since the start no file of the source is known to be in place, and the first pull may still succeed.
+    awaits_first_pull: bool,
     trouble: Option<PullTrouble>,
 }
 
@@ -59,21 +61,21 @@ pub(super) struct PullTrouble {
 impl Origin {
     pub(super) fn new(folders: &PluginFolders, plugin: &str, source: Option<OciReference>) -> Origin {
         let file = format!("{plugin}.wasm");
-        let (own, pulled) = (folders.own.join(&file), folders.pulled.join(&file));
-        let (path, is_awaited) = match source {
-            Some(_) => (pulled.clone(), true),
-            None => (own.clone(), false),
+        let (own_file, pulled_file) = (folders.own.join(&file), folders.pulled.join(&file));
+        let (path, awaits_first_pull) = match source {
+            Some(_) => (pulled_file.clone(), true),
+            None => (own_file.clone(), false),
         };
-        let state = OriginState { path, source, is_awaited, trouble: None };
-        Origin { own, pulled, state: Guarded::new(state), ask: Notify::new() }
+        let state = OriginState { path, source, awaits_first_pull, trouble: None };
+        Origin { own_file, pulled_file, state: Guarded::new(state), ask: Notify::new() }
     }
 
     /// Takes another source, or none.
     pub(super) fn change(&self, source: Option<OciReference>) {
         let mut state = self.state.lock();
         if source.is_none() {
-            state.path.clone_from(&self.own);
-            state.is_awaited = false;
+            state.path.clone_from(&self.own_file);
+            state.awaits_first_pull = false;
         }
         state.source = source;
         state.trouble = None;
@@ -85,15 +87,15 @@ impl Origin {
 
     /// Where a pull puts the file.
     pub(super) fn pulled(&self) -> &Path {
-        &self.pulled
+        &self.pulled_file
     }
 
     pub(super) fn source(&self) -> Option<OciReference> {
         self.state.lock().source.clone()
     }
 
-    pub(super) fn is_awaited(&self) -> bool {
-        self.state.lock().is_awaited
+    pub(super) fn awaits_first_pull(&self) -> bool {
+        self.state.lock().awaits_first_pull
     }
 
     pub(super) fn trouble(&self) -> Option<PullTrouble> {
@@ -101,18 +103,19 @@ impl Origin {
     }
 
     /// Notes that a file of this source is in place, pulled now or before.
-    pub(super) fn has_file(&self, source: &OciReference) {
+    pub(super) fn note_file(&self, source: &OciReference) {
         self.update(source, |state| {
-            state.path.clone_from(&self.pulled);
-            state.is_awaited = false;
+            state.path.clone_from(&self.pulled_file);
+            state.awaits_first_pull = false;
         });
     }
 
     /// Notes that a pull has ended.
-    pub(super) fn ended(&self, source: &OciReference, trouble: Option<PullTrouble>) {
+    pub(super) fn note_end(&self, source: &OciReference, trouble: Option<PullTrouble>) {
         self.update(source, |state| {
-            // The watcher waits for a source whose failure may pass, and decides how long.
-            state.is_awaited &= trouble.as_ref().is_some_and(|trouble| !trouble.is_refusal);
+            // Success and refusal end the waiting. After another failure it goes on for as long as the
+            // watcher decides.
+            state.awaits_first_pull &= trouble.as_ref().is_some_and(|trouble| !trouble.is_refusal);
             state.trouble = trouble;
         });
     }
@@ -131,33 +134,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_that_is_new_takes_the_place_of_the_file_when_it_was_pulled() {
+    fn the_old_file_stays_until_a_new_source_was_pulled() {
         let folders = PluginFolders { own: "/own".into(), pulled: "/pulled".into() };
         let source = |tag: &str| OciReference::parse(&format!("oci://localhost/x:{tag}")).expect("good");
         let origin = Origin::new(&folders, "p", None);
         let path = || origin.path().display().to_string();
         origin.change(Some(source("1")));
-        assert_eq!((path(), origin.is_awaited()), ("/own/p.wasm".into(), false));
+        assert_eq!((path(), origin.awaits_first_pull()), ("/own/p.wasm".into(), false));
         // This pull has begun before the source was changed.
-        origin.has_file(&source("0"));
+        origin.note_file(&source("0"));
         assert_eq!(path(), "/own/p.wasm");
-        origin.has_file(&source("1"));
+        origin.note_file(&source("1"));
         assert_eq!(path(), "/pulled/p.wasm");
         origin.change(Some(source("2")));
         assert_eq!(path(), "/pulled/p.wasm");
         let trouble = PullTrouble { error: "away".into(), is_refusal: false, retry_at: Instant::now() };
-        origin.ended(&source("1"), Some(trouble.clone()));
+        origin.note_end(&source("1"), Some(trouble.clone()));
         assert_eq!(origin.trouble(), None);
-        origin.ended(&source("2"), Some(trouble.clone()));
+        origin.note_end(&source("2"), Some(trouble.clone()));
         assert_eq!(origin.trouble(), Some(trouble));
-        let refused = origin.trouble().expect("a failure");
+        let passing = origin.trouble().expect("a failure");
         origin.change(None);
         assert_eq!((path(), origin.trouble()), ("/own/p.wasm".into(), None));
         let awaited = Origin::new(&folders, "p", Some(source("1")));
-        assert!(awaited.is_awaited() && awaited.path() == Path::new("/pulled/p.wasm"));
-        awaited.ended(&source("1"), Some(PullTrouble { error: "away".into(), ..refused.clone() }));
-        assert!(awaited.is_awaited(), "it may pass");
-        awaited.ended(&source("1"), Some(PullTrouble { is_refusal: true, ..refused }));
-        assert!(!awaited.is_awaited());
+        assert!(awaited.awaits_first_pull() && awaited.path() == Path::new("/pulled/p.wasm"));
+        awaited.note_end(&source("1"), Some(PullTrouble { error: "away".into(), ..passing.clone() }));
+        assert!(awaited.awaits_first_pull(), "it may pass");
+        awaited.note_end(&source("1"), Some(PullTrouble { is_refusal: true, ..passing }));
+        assert!(!awaited.awaits_first_pull());
     }
 }

@@ -140,8 +140,8 @@ impl Puller {
         let is_of_source = |note: &Note| note.source == self.source.to_string();
         // A start takes the file at once. After a reload, the old version runs on until the registry has
         // answered what the tag is now.
-        if self.plugin.origin.is_awaited() && kept.note.as_ref().is_some_and(is_of_source) {
-            self.plugin.origin.has_file(&self.source);
+        if self.plugin.origin.awaits_first_pull() && kept.note.as_ref().is_some_and(is_of_source) {
+            self.plugin.origin.note_file(&self.source);
             self.plugins.0.updated.notify_one();
         }
         loop {
@@ -159,7 +159,7 @@ impl Puller {
                         tracing::info!(plugin, %source, "the plugin's source answers again");
                     }
                     failures = 0;
-                    self.plugin.origin.ended(&self.source, None);
+                    self.plugin.origin.note_end(&self.source, None);
                     jittered(EVERY)
                 }
                 Err(error) => {
@@ -197,7 +197,7 @@ impl Puller {
             is_refusal: !error.may_pass,
             retry_at: Instant::now() + pause,
         };
-        self.plugin.origin.ended(source, Some(trouble));
+        self.plugin.origin.note_end(source, Some(trouble));
     }
 
     fn name(&self, extension: &str) -> String {
@@ -241,14 +241,14 @@ impl Puller {
         if let (Some(there), Some(wanted)) = (there, &self.source.digest)
             && there.manifest == *wanted
         {
-            self.plugin.origin.has_file(&self.source);
+            self.plugin.origin.note_file(&self.source);
             return Ok(());
         }
         let repository = self.repository.as_ref().map_err(OciError::clone)?;
         if let Some(there) = there.filter(|there| there.source == self.source.to_string())
             && repository.digest().await?.as_ref() == Some(&there.manifest)
         {
-            self.plugin.origin.has_file(&self.source);
+            self.plugin.origin.note_file(&self.source);
             return Ok(());
         }
         let folder = self.folder().await?;
@@ -270,7 +270,7 @@ impl Puller {
         }
         let new =
             Note { source: self.source.to_string(), manifest: manifest.digest, layer: manifest.layer.digest };
-        self.plugin.origin.has_file(&self.source);
+        self.plugin.origin.note_file(&self.source);
         if there == Some(&new) {
             return Ok(());
         }

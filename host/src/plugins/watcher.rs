@@ -108,7 +108,7 @@ impl Watcher {
 
     /// Whether the first file of a plugin may still come from a registry.
     fn awaits_pulls(&self) -> bool {
-        self.workshop.registry.entries().iter().any(|plugin| plugin.origin.is_awaited())
+        self.workshop.registry.entries().iter().any(|plugin| plugin.origin.awaits_first_pull())
     }
 
     /// Waits for a hint, for the next time that is due, or for the end of a load. Returns whether it has

@@ -86,8 +86,8 @@ impl Queue {
     /// Notes the aliases of tasks that were held.
     pub(crate) async fn note_held_aliases(&self, held: &[HeldTask]) -> QueueResult {
         let Some(place) = &self.rules.id else { return Ok(()) };
-        let named = |HeldTask { id, enqueued_at_ms, value }: &HeldTask| {
-            self.waiting(id, &vec![(place.field.clone().into_bytes(), value.clone())], *enqueued_at_ms)
+        let named = |HeldTask { id, enqueued_at_ms, alias_field }: &HeldTask| {
+            self.waiting(id, &vec![(place.field.clone().into_bytes(), alias_field.clone())], *enqueued_at_ms)
         };
         self.note(&self.keys, &held.iter().filter_map(named).collect::<Vec<_>>()).await
     }

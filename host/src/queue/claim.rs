@@ -207,7 +207,7 @@ impl Queue {
     ) -> QueueResult<Reclaimed> {
         let call = self.call(&script::RECLAIM).arg("consumer", consumer);
         let call = call.arg("lease", millis(self.rules.lease)).arg("from", cursor).arg("limit", count);
-        let call = self.within_limits(call.arg("bytes", BYTES).arg("outlived", millis(outlived)));
+        let call = self.with_limits(call.arg("bytes", BYTES).arg("outlived", millis(outlived)));
         // `outlived` counts only now: before a call that comes late, hosts that live may be heard again.
         let reply = self.link.prompt().script(&call).await?;
         self.shaped("reclaim", reclaim_reply(reply))

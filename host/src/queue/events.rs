@@ -1,4 +1,4 @@
-//! Reads the events of a queue, if it keeps any: how its tasks ended, and when they moved.
+//! Reads the events of a queue, if it keeps any: each change of the status of its tasks.
 //!
 //! In: the place of an event. Out: the events before it, or after it. Not here: adding events (the scripts do
 //! that), and streams of events for clients (`api`).
@@ -31,7 +31,8 @@ pub(crate) struct EventPlace {
 }
 
 impl EventPlace {
-    /// The place of the only event of this entry. If it has several, the place behind the last of them.
+    /// The place of the only event of this entry, or of the whole entry if it has several events: reading on
+    /// from there, forwards or backwards, passes over all of them.
     fn of(entry: String) -> EventPlace {
         EventPlace { entry, number: None }
     }
@@ -118,7 +119,11 @@ impl Queue {
         let mut is_all = found.len() <= entries;
         let mut last = found.last().map(|last| EventPlace::of(last.id.clone()));
         let mut events: Vec<TaskEvent> = found.into_iter().flat_map(TaskEvent::read).collect();
-        let is_later = |number: Option<usize>| after.number.is_some() && number > after.number;
+        // A place without a number has passed the whole entry.
+        let is_later = |number: Option<usize>| match (number, after.number) {
+            (Some(number), Some(passed)) => number > passed,
+            _ => false,
+        };
         events.retain(|event| event.place.entry != after.entry || is_later(event.place.number));
         if events.len() > most {
             events.truncate(most);
@@ -129,8 +134,9 @@ impl Queue {
         Ok(EventsAfter { events, last: last.unwrap_or_else(|| after.clone()), is_all, is_behind_gap })
     }
 
-    /// Up to `count` events before this place, the newest first; the number of entries or of events that were
-    /// read, whichever is higher; and the place from which to go on (none: these were all).
+    /// Up to `count` events before this place, the newest first; what the call cost, for limits: the number
+    /// of entries that were read, or of events if there are more; and the place from which to go on (none:
+    /// these were all).
     pub(super) async fn events_before(
         &self,
         before: Option<&EventPlace>,
@@ -141,6 +147,7 @@ impl Queue {
         let entries_looked_at = entries.len();
         let last = entries.last().filter(|_| entries_looked_at == count);
         let mut next = last.map(|last| EventPlace::of(last.id.clone()));
+        // The entry of the place is read again only if the place has a number (`bound`).
         let is_before = |TaskEvent { place, .. }: &TaskEvent| {
             before.is_none_or(|before| place.entry != before.entry || place.number < before.number)
         };
@@ -150,8 +157,8 @@ impl Queue {
             events.truncate(count);
             next = events.last().map(|last| last.place.clone());
         }
-        let examined = events.len().max(entries_looked_at);
-        Ok((events, examined, next))
+        let cost = events.len().max(entries_looked_at);
+        Ok((events, cost, next))
     }
 
     /// The place of the last event; `0-0` when there is none.
@@ -171,7 +178,7 @@ impl Queue {
         Ok(added > length && codec::comes_after(&first, &after.entry))
     }
 
-    /// Whether the event at this place is still kept. If not, some after it may be gone, too.
+    /// Whether the entry of this place is still kept. If not, some after it may be gone, too.
     pub(crate) async fn has_event(&self, place: &EventPlace) -> QueueResult<bool> {
         Ok(!self.range(&self.keys.events, &place.entry, &place.entry, 1).await?.is_empty())
     }
@@ -202,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_tells_of_one_task_or_several_and_one_of_another_form_of_none() {
+    fn an_entry_has_one_event_or_several_and_none_if_it_has_another_form() {
         let events = |fields: &[(&str, &str)]| {
             TaskEvent::read(StreamEntry {
                 id: "7-1".into(),

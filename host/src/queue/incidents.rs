@@ -87,15 +87,18 @@ pub(crate) async fn acknowledge(link: &Link, cause: &str, note: &Acknowledgement
     link.write("acknowledge an incident", &command).await.map(drop)
 }
 
-/// Forgets who has acknowledged these incidents. With `is_over`, also forgets the incidents.
-pub(crate) async fn forget(link: &Link, causes: &[&str], is_over: bool) -> QueueResult {
-    let mut command = redis::cmd("HDEL");
-    command.arg(keys::INCIDENTS);
-    for cause in causes {
-        command.arg(format!("{ACKNOWLEDGED}{cause}"));
-        if is_over {
-            command.arg(format!("{SEEN}{cause}"));
-        }
-    }
-    link.command("forget incidents", &command).await.map(drop)
+/// Forgets these incidents, and who has acknowledged them.
+pub(crate) async fn forget(link: &Link, causes: &[&str]) -> QueueResult {
+    forget_fields(link, causes, &[SEEN, ACKNOWLEDGED]).await
+}
+
+/// Forgets who has acknowledged these incidents.
+pub(crate) async fn forget_acknowledgements(link: &Link, causes: &[&str]) -> QueueResult {
+    forget_fields(link, causes, &[ACKNOWLEDGED]).await
+}
+
+async fn forget_fields(link: &Link, causes: &[&str], kinds: &[&str]) -> QueueResult {
+    let fields = causes.iter().flat_map(|cause| kinds.iter().map(move |kind| format!("{kind}{cause}")));
+    let fields: Vec<String> = fields.collect();
+    link.command("forget incidents", redis::cmd("HDEL").arg(keys::INCIDENTS).arg(fields)).await.map(drop)
 }

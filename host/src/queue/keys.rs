@@ -240,18 +240,18 @@ impl QueueKeys {
     }
 
     /// The tasks that the job with this id keeps.
-    pub(crate) fn kept_by(&self, job: &str) -> String {
+    pub(crate) fn kept_stream(&self, job: &str) -> String {
         format!("{}{job}", self.kept_prefix)
     }
 
     /// The keys for a job that keeps the tasks that it takes away.
     pub(crate) fn keeping(&self, job: &str) -> QueueKeys {
-        QueueKeys { kept: self.kept_by(job), ..self.clone() }
+        QueueKeys { kept: self.kept_stream(job), ..self.clone() }
     }
 
     /// The keys with the tasks that a job keeps in the place of the dead letters.
     pub(crate) fn of_kept(&self, job: &str) -> QueueKeys {
-        QueueKeys { dead: self.kept_by(job), ..self.clone() }
+        QueueKeys { dead: self.kept_stream(job), ..self.clone() }
     }
 
     /// A glob pattern for all states of plugins.

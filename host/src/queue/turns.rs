@@ -1,5 +1,7 @@
 //! Claims from a queue that limits which tasks run at the same time, in all hosts together; and looks after
-//! its tracks. A track is the line of tasks with one key.
+//! its tracks. A track is the line of tasks with one value in the field that the rules name; without such a
+//! field, all tasks are in one track. A task has its turn while it is one of those that may run. A task whose
+//! track is busy is held: it is parked among the delayed tasks until it gets its turn.
 //!
 //! In: a consumer, and how many entries it can take. Out: entries, and why there were not more. The rules are
 //! in `scripts/turns.lua`.
@@ -24,18 +26,18 @@ pub(crate) const HELD: &str = "9007199254740991";
 #[derive(Debug, PartialEq, Eq)]
 pub struct Claimed {
     pub entries: Vec<StreamEntry>,
-    /// The tasks with aliases that this claim held.
+    /// The tasks that this claim held, as far as they have the field in which an alias is looked for.
     pub held: Vec<HeldTask>,
     pub stopped_by: ClaimStop,
 }
 
-/// A task that was held just now, and that may have an alias.
+/// A task that was held just now, and has the field in which an alias is looked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldTask {
     pub id: String,
     pub enqueued_at_ms: u64,
-    /// The value of the field that has its alias.
-    pub value: Vec<u8>,
+    /// The whole field. The alias may be a part of its JSON.
+    pub alias_field: Vec<u8>,
 }
 
 /// Why a claim brought no more entries.
@@ -47,8 +49,9 @@ pub enum ClaimStop {
     Limit,
     /// The claim brought as many entries as were wanted, or looked at as many as one call does.
     Enough,
-    /// Entries that consumers of another program have left are to be taken over first.
-    Older,
+    /// Consumers of another program have not acknowledged some entries. The reclaimer takes these over first,
+    /// since they are older.
+    ForeignPending,
 }
 
 /// A fault in the tracks of a queue.
@@ -56,7 +59,7 @@ pub enum ClaimStop {
 pub struct TrackFault {
     /// The name of the kind of fault.
     pub kind: String,
-    /// The id of a task, or a member of the tracks.
+    /// The id of a task, or the member of the sorted set `tracks` that stands for a held task.
     pub subject: String,
 }
 
@@ -65,13 +68,14 @@ impl Queue {
     /// is busy are held.
     pub async fn claim(&self, link: &Link, consumer: &str, count: usize) -> QueueResult<Claimed> {
         let call = self.call(&script::CLAIM).arg("consumer", consumer).arg("want", count);
-        let call = self.within_limits(call);
+        let call = self.with_limits(call);
         let reply = link.script(&call).await?;
         self.shaped("claim", claim_reply(reply))
     }
 
-    /// Adds how many entries may be pending, and the fields that name a task's track and its alias.
-    pub(super) fn within_limits(&self, call: ScriptCall) -> ScriptCall {
+    /// Adds the arguments `most`, `field` and `alias`: how many tasks may run (each pending entry counts),
+    /// and the fields in which a task has its track and its alias.
+    pub(super) fn with_limits(&self, call: ScriptCall) -> ScriptCall {
         let turns = &self.rules.turns;
         let most = turns.max_running.map_or_else(String::new, |most| most.to_string());
         let field = turns.tracks.as_ref().and_then(|tracks| tracks.field.as_deref()).unwrap_or_default();
@@ -91,13 +95,15 @@ impl Queue {
         Some(redis::cmd("ZCOUNT").arg(&self.keys.delayed).arg("-inf").arg(format!("({HELD}")).to_owned())
     }
 
-    /// Looks for turns that nobody uses, and mends them if `mend`. Pauses after each part of the tracks.
+    /// Looks for faults in the tracks, such as a turn whose task is gone. Mends them if `mend`. Pauses after
+    /// each part of the tracks.
     pub async fn look_at_tracks(&self, mend: bool, pause: Duration) -> QueueResult<Vec<TrackFault>> {
         const PART: usize = 500;
         let mut faults = Vec::new();
         if self.rules.turns.tracks.is_none() {
             return Ok(faults);
         }
+        // The tasks that have their turn, and then the tasks that are held.
         for what in ["owners", "tracks"] {
             let mut cursor = "0".to_owned();
             loop {
@@ -122,7 +128,7 @@ fn claim_reply(reply: Value) -> Shaped<Claimed> {
         0 => ClaimStop::Empty,
         1 => ClaimStop::Limit,
         2 => ClaimStop::Enough,
-        3 => ClaimStop::Older,
+        3 => ClaimStop::ForeignPending,
         _ => return Err(UnexpectedShape),
     };
     Ok(Claimed { entries: reply::stream_entries(found)?, held: held_reply(held)?, stopped_by })
@@ -132,10 +138,10 @@ fn claim_reply(reply: Value) -> Shaped<Claimed> {
 /// delivered.
 pub(super) fn held_reply(reply: Value) -> Shaped<Vec<HeldTask>> {
     let held = reply::each(reply, |item| {
-        let [id, at, value] = reply::tuple(item)?;
+        let [id, at, field] = reply::tuple(item)?;
         let (id, at) = (String::from_utf8(reply::bytes(id)?).ok(), reply::text(at)?.parse().ok());
-        let value = reply::bytes(value)?;
-        Ok(id.zip(at).map(|(id, enqueued_at_ms)| HeldTask { id, enqueued_at_ms, value }))
+        let alias_field = reply::bytes(field)?;
+        Ok(id.zip(at).map(|(id, enqueued_at_ms)| HeldTask { id, enqueued_at_ms, alias_field }))
     })?;
     Ok(held.into_iter().flatten().collect())
 }

@@ -1,11 +1,13 @@
-//! The tasks that a job takes away, exports or brings back: a stream of the job, in the form of dead letters.
+//! Keeps the tasks that a job (work of an operator on many tasks) takes away, exports or is to bring back.
+//! Each job has a stream for them, whose entries have the form of dead letters.
 //!
 //! ```text
-//! purge.lua, cancel.lua: from the queue ─▶ kept by the job ─▶ back: requeue.lua, import.lua
-//! purge.lua: copies for an export      ─▶ kept by the job
+//! the queue ──purge.lua, cancel.lua──▶ stream of the job ──requeue.lua, import.lua──▶ the queue
+//! the queue ──copies of purge.lua, for an export──▶ stream of the job
 //! ```
 //!
-//! In: the id of a job. Out: the queue as this job sees it, and the tasks that the job keeps. The script that
+//! In: the id of a job. Out: two views of the queue, one whose scripts keep what they take away, and one in
+//! which the kept tasks are the dead letters; and how much the job keeps. The script that
 //! takes a task away also keeps it, and the script that brings it back also deletes it here. So a task is in
 //! one place at any time, and comes back once, even if calls are repeated. The stream of an export has
 //! copies, and nothing comes back from it.
@@ -30,9 +32,9 @@ use super::script::{self, ScriptCall};
 const KEPT_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 /// The most bytes in Redis that a job keeps. The first step that passes this limit is the last one.
 pub(crate) const MOST_BYTES: u64 = 256 << 20;
-/// The most fields of a dead letter that can come back, with the fields of the host: a script can pass about
-/// 7,000 names and values to one command. The dead letter of a malformed entry may have more fields than a
-/// task.
+/// A dead letter with more fields than this, those of the host included, cannot come back, because a script
+/// can pass at most about 7,000 names and values to one command. Only the dead letter of a malformed entry
+/// can have so many.
 pub(crate) const MOST_FIELDS: usize = 3400;
 
 /// The tasks that a job keeps. The names are stable.
@@ -46,17 +48,18 @@ pub(crate) struct KeptTasks {
 }
 
 impl Queue {
-    /// This queue for a job that keeps what it takes away.
+    /// A view of this queue for a job: what its scripts take away goes to the stream of the job.
     pub(crate) fn keeping(&self, job: &str) -> Queue {
         Queue { keys: Arc::new(self.keys.keeping(job)), ..self.clone() }
     }
 
-    /// This queue with what a job keeps in the place of the dead letters.
+    /// A view of this queue in which the tasks that a job keeps stand where the dead letters are. So all that
+    /// works on dead letters works on them.
     pub(crate) fn kept_by(&self, job: &str) -> Queue {
         Queue { keys: Arc::new(self.keys.of_kept(job)), ..self.clone() }
     }
 
-    /// Whether this is the queue for a job that keeps what it takes away.
+    /// Whether this is a view of [`Queue::keeping`]. In any other queue `kept` is the queue's own stream.
     pub(crate) fn is_keeping(&self) -> bool {
         self.keys.kept != self.keys.stream
     }
@@ -69,7 +72,7 @@ impl Queue {
     /// The tasks that this job keeps. None: it keeps no task (any more).
     pub(crate) async fn kept_tasks(&self, job: &str) -> QueueResult<Option<KeptTasks>> {
         const WHAT: &str = "look at what a job keeps";
-        let (key, now_ms) = (self.keys.kept_by(job), self.now_ms().await?);
+        let (key, now_ms) = (self.keys.kept_stream(job), self.now_ms().await?);
         let commands = [
             redis::cmd("XLEN").arg(&key).to_owned(),
             redis::cmd("PTTL").arg(&key).to_owned(),
@@ -86,7 +89,7 @@ impl Queue {
         Ok(Some(kept).filter(|kept| kept.tasks > 0))
     }
 
-    /// Adds dead letters to what the job of this queue keeps.
+    /// Adds dead letters to the stream of the job. This queue is a view of [`Queue::keeping`].
     pub(crate) async fn keep(&self, letters: &[RawFields]) -> QueueResult {
         let call = |fields| {
             let call = ScriptCall::new(&script::KEEP).key("kept", &self.keys.kept);
@@ -96,12 +99,12 @@ impl Queue {
         replies.into_iter().try_for_each(|reply| reply.map(drop))
     }
 
-    /// The call that makes a letter that a job has kept a dead letter of the queue again. This queue is one
-    /// of [`Queue::kept_by`].
+    /// The call that puts a letter from the stream of a job back among the queue's dead letters. This queue
+    /// is a view of [`Queue::kept_by`], so `keys.dead` is the stream of the job.
     pub(super) fn restore_call(&self, letter: &DeadLetter) -> ScriptCall {
-        let dead = QueueKeys::new(&self.rules.stream, self.rules.dead_letter.as_deref()).dead;
+        let own_dead = QueueKeys::new(&self.rules.stream, self.rules.dead_letter.as_deref()).dead;
         let call = self.call(&script::IMPORT).key("status", self.keys.task(&letter.id));
-        call.key("dead", dead).key("kept", &self.keys.dead).arg("letter", &letter.entry)
+        call.key("dead", own_dead).key("kept", &self.keys.dead).arg("letter", &letter.entry)
     }
 
     /// Deletes these dead letters. Returns how many were there.

@@ -28,8 +28,8 @@ use super::engine::TICK;
 use super::number::VersionNumber;
 use crate::guarded::Guarded;
 
-/// A call that has computed for less than this at a tick has only just begun. This is half a tick, since no
-/// clock is exact.
+/// A tick comes for all calls at once, so it may meet one that has only just begun: that has computed for
+/// less than this. It is half a tick, because a whole one would be too strict for clocks that are not exact.
 const SHORT: Duration = Duration::from_millis(TICK.as_millis() as u64 / 2);
 
 /// The slices, a fixed number at once.
@@ -62,7 +62,7 @@ impl TimeSlices {
             in_slices: None,
             in_line: None,
             away_since: None,
-            waited: Duration::ZERO,
+            waited_before: Duration::ZERO,
         };
         SlicedCall(Arc::new(Call {
             slices: self.clone(),
@@ -73,10 +73,11 @@ impl TimeSlices {
         }))
     }
 
-    /// Waits until the version has the next slice, and the call is the first in the version's line.
+    /// Waits until the version has the next slice, and the call is the first in the version's line. It is
+    /// never None while the slices exist, because only a call that has ended loses its place.
     async fn acquire(&self, version: VersionNumber) -> Option<TimeSlice> {
         match self.ask(version) {
-            Ok(held) => Some(held),
+            Ok(slice) => Some(slice),
             Err(place) => place.await.ok(),
         }
     }
@@ -120,7 +121,7 @@ impl Line {
     }
 }
 
-/// A slice that a call holds. Drop hands it on. None after that.
+/// A slice that a call holds. Dropping it hands it on to the next call; the value is None once that is done.
 struct TimeSlice(Option<TimeSlices>);
 
 impl Drop for TimeSlice {
@@ -147,16 +148,17 @@ pub(super) struct Polls {
 
 impl Polls {
     /// Does the work, and waits for a slice of the version before each poll.
-    pub(super) async fn share<T>(self, work: impl Future<Output = T>) -> T {
+    pub(super) async fn run<T>(self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         let mut place: Option<oneshot::Receiver<TimeSlice>> = None;
         let mut held: Option<TimeSlice> = None;
         poll_fn(|context| {
             if held.is_none() && place.is_none() {
                 match self.slices.ask(self.version) {
-                    Err(next) => place = Some(next),
+                    Err(receiver) => place = Some(receiver),
                     Ok(slice) => {
-                        // Other work that is ready on this thread gets in line before this one goes on.
+                        // Keeps the slice, but yields once, so that other work of this thread that is ready
+                        // finds no free slice and gets in line. The slice goes to it after the next poll.
                         held = Some(slice);
                         context.waker().wake_by_ref();
                         return Poll::Pending;
@@ -222,7 +224,7 @@ struct CallState {
     /// When the call began to wait for anything but a slice. None while it is polled.
     away_since: Option<Instant>,
     /// For how long the call has waited for anything but its own work, without the current wait.
-    waited: Duration,
+    waited_before: Duration,
 }
 
 /// A wait for a slice. The part of it that other versions cause is no fault of the call: a good version that
@@ -234,8 +236,8 @@ struct InLine {
 }
 
 impl SlicedCall {
-    /// Whether the call has computed for a tick since it last waited. The clock also ticks for calls that
-    /// wait.
+    /// Whether the call has computed for longer than [`SHORT`] since it last waited. The clock ticks for
+    /// calls that wait, too.
     pub(super) fn has_computed(&self) -> bool {
         self.0.state.lock().computing_since.elapsed() >= SHORT
     }
@@ -254,7 +256,7 @@ impl SlicedCall {
         tokio::task::yield_now().await;
         let held = slices.acquire(*version).await;
         let mut state = state.lock();
-        state.waited = state.waited();
+        state.waited_before = state.waited();
         state.in_line = None;
         state.held = held;
     }
@@ -296,7 +298,7 @@ impl CallState {
     fn waited(&self) -> Duration {
         let away = self.away_since.map_or(Duration::ZERO, |since| since.elapsed());
         let in_line = self.in_line.as_ref();
-        self.waited
+        self.waited_before
             + away
             + in_line.map_or(Duration::ZERO, |wait| wait.since.elapsed().mul_f64(wait.of_others))
     }
@@ -304,7 +306,7 @@ impl CallState {
     fn poll_begins(&mut self) {
         self.computing_since = Instant::now();
         if let Some(away_since) = self.away_since.take() {
-            self.waited += self.computing_since.saturating_duration_since(away_since);
+            self.waited_before += self.computing_since.saturating_duration_since(away_since);
         }
     }
 
@@ -371,10 +373,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn versions_share_a_thread_and_not_polls() {
+    async fn a_thread_is_shared_between_versions_and_not_between_polls() {
         /// Yields, and is ready again at once, as if more data had arrived. (`yield_now` wakes only after the
         /// others sleep.)
-        async fn is_awake() {
+        async fn yield_ready() {
             let mut is_over = false;
             poll_fn(|context| {
                 context.waker().wake_by_ref();
@@ -389,17 +391,17 @@ mod tests {
         let busy: Vec<_> = (0..MANY)
             .map(|_| {
                 let polls = polls.clone();
-                tokio::spawn(slices.polls(many).share(async move {
+                tokio::spawn(slices.polls(many).run(async move {
                     loop {
                         polls.fetch_add(1, Ordering::Relaxed);
-                        is_awake().await;
+                        yield_ready().await;
                     }
                 }))
             })
             .collect();
-        let few = tokio::spawn(slices.polls(one).share(async {
+        let few = tokio::spawn(slices.polls(one).run(async {
             for _ in 0..POLLS {
-                is_awake().await;
+                yield_ready().await;
             }
         }));
         few.await.expect("it ends");
@@ -416,7 +418,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn versions_share_the_slices_and_not_calls() {
+    async fn slices_are_shared_between_versions_and_not_between_calls() {
         let (slices, [many, one, nobodys]) = (TimeSlices::new(1), versions());
         let held = slices.acquire(nobodys).await.expect("the only one");
         let order: Arc<Guarded<Vec<VersionNumber>>> = Arc::default();
@@ -468,7 +470,11 @@ mod tests {
         drop(held);
         first.await.expect("it has had its slice");
         own_one.await.expect("it has had its slice");
-        assert_eq!(alone.0.state.lock().waited, Duration::ZERO, "for its own kind only");
+        assert_eq!(
+            alone.0.state.lock().waited_before,
+            Duration::ZERO,
+            "only a call of its own version was in line"
+        );
         assert!(sleeps.waited() >= wait / 2);
         // A call waits together with a call of another version.
         let held = slices.acquire(nobodys).await.expect("the only one");
@@ -482,7 +488,7 @@ mod tests {
         drop(held);
         second.await.expect("it has had its slice");
         other.await.expect("it has had its slice");
-        let waited = beside.0.state.lock().waited;
+        let waited = beside.0.state.lock().waited_before;
         assert!(waited >= wait / 4, "half of those in the line were others': {waited:?}");
         // A call that is ended in the line leaves the line.
         let held = slices.acquire(nobodys).await.expect("the only one");

@@ -290,7 +290,7 @@ impl Fetcher {
     fn after_claim(&mut self, last: &LastClaim) -> NextClaim {
         match last.stopped_by {
             ClaimStop::Limit => return NextClaim::AfterEnd,
-            ClaimStop::Older => {
+            ClaimStop::ForeignPending => {
                 self.shared.takeover_wanted.notify_one();
                 return NextClaim::AfterEnd;
             }

@@ -1,4 +1,5 @@
-//! Tests of the entries of a stream: what is read, what is malformed, and what comes again.
+//! Tests of the entries of a stream: what is read, what is malformed, and what a task keeps when it is
+//! parked or requeued.
 
 use proptest::prelude::*;
 
@@ -29,7 +30,7 @@ fn decoded(fields: &[(&str, &str)]) -> Result<Task, Malformed> {
 fn a_task_says_where_it_comes_from() {
     let origin = |fields| decoded(fields).unwrap().origin;
     assert_eq!(origin(&[("a", "1")]), Origin::Producer);
-    assert_eq!(origin(&[("tq-id", "x")]), Origin::Other, "a producer's own id may come twice");
+    assert_eq!(origin(&[("tq-id", "x")]), Origin::Other, "another task may have an id that a producer chose");
     assert_eq!(origin(&[("tq-id", "x"), ("tq-enqueued-at", "1")]), Origin::Host);
     assert_eq!(origin(&[("tq-id", "x"), ("tq-enqueued-at", "1"), ("tq-attempt", "1")]), Origin::Other);
     assert_eq!(origin(&[("tq-enqueued-at", "1")]), Origin::Other);
@@ -49,16 +50,16 @@ fn an_entry_of_a_plain_producer_is_a_task_on_its_first_attempt() {
 }
 
 #[test]
-fn a_task_waits_for_its_first_attempt_since_it_was_due() {
+fn the_wait_for_the_first_attempt_counts_from_enqueueing_or_from_the_due_time() {
     let since = |fields| decoded(fields).unwrap().waits_since_ms;
     assert_eq!(since(&[("a", "1")]), Some(1_700_000_000_123));
     assert_eq!(since(&[("tq-id", "x")]), Some(1_700_000_000_123));
     assert_eq!(since(&[("tq-id", "x"), ("tq-enqueued-at", "5")]), Some(5));
     assert_eq!(since(&[("tq-due-at", "9"), ("tq-id", "x"), ("tq-enqueued-at", "5")]), Some(9));
     assert_eq!(since(&[("tq-id", "x"), ("tq-attempt", "1")]), None, "it was given back");
-    let chosen = StreamEntry { id: "1-1".into(), fields: Vec::new(), deliveries: 1 };
-    let task = decode(&"q".into(), chosen).expect("a task");
-    assert_eq!(task.waits_since_ms, None, "its producer chose the id of its entry");
+    // The time in an entry's id tells nothing if it is before 2000, because its producer chose it.
+    let old = StreamEntry { id: "1-1".into(), fields: Vec::new(), deliveries: 1 };
+    assert_eq!(decode(&"q".into(), old).expect("a task").waits_since_ms, None);
     let parked = [("tq-id", "x"), ("tq-attempt", "1"), ("tq-enqueued-at", "5"), ("tq-due-at", "9")];
     assert_eq!(since(&parked), Some(9), "its producer asked for a delay");
 }
@@ -76,10 +77,19 @@ fn unreadable_entries_are_malformed() {
     assert_eq!(large("a", MAX_TASK_BYTES + 1), Err(Malformed::TooLarge(MAX_TASK_BYTES + 1)));
     let too_large = Err(Malformed::ReservedTooLarge(MAX_RESERVED_BYTES + 1));
     assert_eq!(large("tq-key", MAX_RESERVED_BYTES + 1), too_large);
-    let lua = include_str!("../scripts/ends.lua");
-    assert!(lua.contains(&format!("MOST_TOLD = {MAX_TASK_BYTES} - 65536\n")), "an end task is no larger");
+    assert_eq!(
+        decoded(&vec![("tq-key", "k"); MAX_RESERVED + 1]),
+        Err(Malformed::TooManyReserved(MAX_RESERVED + 1))
+    );
     let binary = StreamEntry { id: "1-0".into(), fields: vec![(vec![0xff], vec![])], deliveries: 1 };
     assert_eq!(decode(&"q".into(), binary.clone()), Err((Malformed::NameNotUtf8, binary)));
+}
+
+/// The script keeps 64 KiB for what it adds to the fields of the ended task.
+#[test]
+fn a_task_that_tells_of_the_end_of_another_is_not_too_large() {
+    let lua = include_str!("../scripts/ends.lua");
+    assert!(lua.contains(&format!("MOST_TOLD = {MAX_TASK_BYTES} - 65536\n")));
 }
 
 #[test]
@@ -90,23 +100,28 @@ fn a_number_that_no_host_writes_is_malformed() {
         assert!(decoded(&[(name, &most.to_string())]).is_ok());
     }
     let late = Task { enqueued_at_ms: u64::MAX, ..decoded(&[("a", "1")]).unwrap() };
-    assert_eq!(due_at(&late, LONGEST_DELAY), raw(DUE_AT, &max));
-    assert_eq!(decoded(&vec![("tq-key", "k"); 51]), Err(Malformed::TooManyReserved(51)));
+    assert_eq!(
+        due_at(&late, LONGEST_DELAY),
+        raw(DUE_AT, &max),
+        "a sum that is too high is the highest number"
+    );
 }
 
 #[test]
-fn an_entry_needs_a_proof_if_a_host_alone_could_say_what_it_says() {
-    // Ids cannot be guessed, but known: commands and the API return them.
-    let new = "01890a5d-ac96-774b-bcce-b302099a8057";
+fn an_entry_needs_a_proof_if_it_has_fields_that_only_hosts_write() {
+    // An id that a host made cannot be guessed. It may be known, since commands and the API return it, so it
+    // is no proof.
+    let id_of_host = "01890a5d-ac96-774b-bcce-b302099a8057";
     let table = [
         (vec![("a", "1")], false),
         (vec![("tq-id", "x"), ("tq-key", "k"), ("tq-delay-ms", "1"), ("traceparent", "t")], false),
-        (vec![("tq-id", new), ("tq-flow", "0 f")], false),
-        (vec![("tq-id", new), ("tq-enqueued-at", "1"), ("tq-due-at", "2"), ("tq-flow", "0 f")], true),
-        (vec![("tq-id", new), ("tq-enqueued-at", "1"), ("tq-delay-ms", "1")], true),
+        (vec![("tq-id", id_of_host), ("tq-flow", "0 f")], false),
+        (vec![("tq-id", id_of_host), ("tq-enqueued-at", "1"), ("tq-due-at", "2"), ("tq-flow", "0 f")], true),
+        (vec![("tq-id", id_of_host), ("tq-enqueued-at", "1"), ("tq-delay-ms", "1")], true),
         (vec![("tq-id", "x"), ("tq-enqueued-at", "1")], true),
         (vec![("tq-crashes", "2")], true),
         (vec![("tq-unknown", "2")], true),
+        // It is malformed, so it never runs.
         (vec![("tq-attempt", "many")], false),
     ];
     for (fields, needs) in table {
@@ -139,7 +154,7 @@ fn an_item_that_is_no_json_is_malformed_and_the_place_is_told_but_not_the_text()
 }
 
 #[test]
-fn deliveries_and_earlier_crashes_add_up() {
+fn redeliveries_and_earlier_crashes_add_up() {
     let mut entry = entry(&[("tq-crashes", "1")]);
     entry.deliveries = 3;
     assert_eq!(decode(&"q".into(), entry).unwrap().crashes, 3);
@@ -156,8 +171,9 @@ fn a_dead_letter_comes_back_on_its_first_attempt() {
         raw("tq-key", "k"),
     ];
     assert_eq!(revived("x", &dead), [raw("a", &1), raw("tq-key", "k"), raw("tq-id", "x")]);
-    let forged = vec![raw("tq-reason", "malformed"), raw("tq-joins", "f"), raw("tq-key", "k")];
-    assert_eq!(revived("x", &forged), [raw("tq-key", "k"), raw("tq-id", "x")]);
+    // Nobody asked for a proof of an entry that could not be read, so only the fields of a producer stay.
+    let unproven = vec![raw("tq-reason", "malformed"), raw("tq-joins", "f"), raw("tq-key", "k")];
+    assert_eq!(revived("x", &unproven), [raw("tq-key", "k"), raw("tq-id", "x")]);
 }
 
 proptest! {

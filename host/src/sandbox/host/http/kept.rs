@@ -65,7 +65,7 @@ impl HttpConnection {
             .handshake(TokioIo::new(stream));
         let (sender, connection) = handshake.await?;
         // The result is not needed: the reader of the response sees how the connection ended.
-        let driver = runtime.spawn(polls.share(async { drop(connection.await) }));
+        let driver = runtime.spawn(polls.run(async { drop(connection.await) }));
         Ok(HttpConnection { sender, driver: AbortOnDropHandle::new(driver), opened: Instant::now() })
     }
 

@@ -228,7 +228,7 @@ impl WasiHttpHooks for Hooks {
             }
         };
         // The request stops when the attempt ends, or when the guest drops its handle.
-        let running = self.grant.runtime.spawn(self.grant.polls.clone().share(running));
+        let running = self.grant.runtime.spawn(self.grant.polls.clone().run(running));
         let running = AbortOnDropHandle::new(running);
         Box::new(async move {
             let response = response.await.unwrap_or(Err(Error::ConnectionTerminated))?;

@@ -10,7 +10,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { beforeEach, test } from 'node:test';
 
-import { handler } from '{{BUILT}}';
+import { handler } from '{{TESTED}}';
 import { memory, reply, reset, run } from '../tqhost-memory.js';
 
 const events = (...pieces) =>

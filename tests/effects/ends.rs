@@ -303,6 +303,11 @@ fn tasks_of_other_queues_can_be_cancelled_while_their_items_lie_in_a_list() {
         for id in ["first", "second"] {
             let _: u64 = bench.redis("LPUSH", (list, form.replace("ID", id)));
         }
+        let dead = [("tq-id", "dead"), ("tq-reason", "rejected"), ("data", "[]")];
+        bench.xadd("tq:{work}:dead", &dead);
+        assert_eq!(bench.tqhost(&["cancel", "work", "dead"]).code, 1, "{items}");
+        let dry = bench.tqhost(&["cancel", "work", "first", "--dry-run", "--json"]).ok().json();
+        assert_eq!(dry["before"], "PENDING", "{items}: {dry}");
         for before in ["PENDING", "CANCELLED"] {
             let done = bench.tqhost(&["cancel", "work", "first", "--json"]).ok().json();
             assert_eq!(done["before"], before, "{items}: {done}");
@@ -311,6 +316,8 @@ fn tasks_of_other_queues_can_be_cancelled_while_their_items_lie_in_a_list() {
         says(&end_of(&mut bench, "told", "first"), &json!({ "end.status": "CANCELLED" }));
         says(&end_of(&mut bench, "told", "second"), &json!({ "end.status": "COMPLETED" }));
         bench.until_drained("work");
+        let requeued = bench.tqhost(&["dead", "requeue", "work", "dead", "--json"]).ok().json();
+        assert_eq!(requeued["succeeded"], 1, "{items}: {requeued}");
         // The task that was cancelled is over, so its id is free.
         let _: u64 = bench.redis("LPUSH", (list, form.replace("ID", "third")));
         says(&end_of(&mut bench, "told", "third"), &json!({ "end.status": "COMPLETED" }));

@@ -10,9 +10,9 @@ use serde::Deserialize;
 /// A handler that `tqhost new` begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Starter {
-    /// Counts words.
+    // Counts words.
     Words,
-    /// Asks a model by HTTP.
+    // Asks a model by HTTP.
     Model,
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::http::read_ca;
 use super::keys;
 use super::reader::{Item, Table};
-use super::source::{Readers, secret};
+use super::source::{Readers, maybe_secret, secret};
 use super::store::{BlobSettings, BlobStore, Bucket, S3Key};
 use super::units::show_text;
 
@@ -151,8 +151,9 @@ fn read_key(table: &Table) -> Option<S3Key> {
         (Some(id), Some(key)) => {
             let read = |item: &Item| secret(item, Readers::Hosts);
             let session_token = token.as_ref().and_then(read);
-            let (id, secret_key) = (read(&id)?, read(&key)?);
-            Some(S3Key { id, secret: secret_key, session_token })
+            // The id of a key is no secret, but may be in the environment or a file, too.
+            let id = maybe_secret(&id, Readers::Hosts)?;
+            Some(S3Key { id, secret: read(&key)?, session_token })
         }
         (Some(id), None) => alone(id, "secret_access_key"),
         (None, Some(key)) => alone(key, "access_key_id"),

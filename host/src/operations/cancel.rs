@@ -52,9 +52,15 @@ pub(crate) async fn cancel(
     name: &str,
     dry_run: bool,
 ) -> OperationResult<Cancelled> {
-    let found = patiently(|| queue.find(name, Meant::NewestLiving)).await?;
+    let mut found = patiently(|| queue.find(name, Meant::NewestLiving)).await?;
+    if found.is_none() && patiently(|| queue.may_be_listed(name)).await? {
+        found = Some(name.to_owned());
+    }
     let before = match &found {
-        Some(id) if dry_run => patiently(|| queue.status(id)).await?.map(|task| task.status),
+        Some(id) if dry_run => match patiently(|| queue.status(id)).await? {
+            None if patiently(|| queue.may_be_listed(id)).await? => Some(Status::Pending),
+            task => task.map(|task| task.status),
+        },
         Some(id) => patiently(|| queue.cancel(id)).await?,
         None => None,
     };

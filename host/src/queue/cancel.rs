@@ -43,10 +43,17 @@ impl Queue {
         if before.is_some() && !is_only_noted {
             return Ok(before);
         }
-        let may_be_listed = self.rules.has_ids_in_lists() && self.count_items().await? > 0;
+        let may_be_listed = self.may_be_listed(id).await?;
         // If no entry is found, the task has ended meanwhile and has a status now, or was never there.
         let entry = self.find_queued(id).await?.map(|entry| entry.id).unwrap_or_default();
         self.cancel_in(id, &FoundAt { entry: &entry, may_be_listed, ..FoundAt::default() }, false).await
+    }
+
+    /// Whether a task of Celery or Sidekiq with this id may be an item of a list: items wait there, and no
+    /// dead letter has the id.
+    pub(crate) async fn may_be_listed(&self, id: &str) -> QueueResult<bool> {
+        let has_items = self.rules.has_ids_in_lists() && self.count_items().await? > 0;
+        Ok(has_items && self.dead_named(id).await?.is_none())
     }
 
     /// Like [`Queue::cancel`], for a task that a list has just found. With `only_waiting`, a task that a host

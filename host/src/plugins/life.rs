@@ -18,6 +18,8 @@ mod checks;
 mod event;
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod mutants;
 mod state;
 
 use std::time::{Duration, Instant};
@@ -33,7 +35,7 @@ use crate::watch::RESCAN;
 
 pub(super) use event::{Digest, Effect, LifeEvent, LoadEnd, LoadKind, News, Trouble};
 pub(super) use state::{Candidate, Life, Serving};
-use state::{Guard, Noting, Shown};
+use state::{Noting, Shown};
 
 /// The way out where a version is in quarantine and there is no other version.
 const NO_OTHER: &str = "there is no other version to run in its place: put one there, or lift the quarantine";
@@ -75,7 +77,7 @@ impl Step {
 
     fn ended(&mut self, load: u64, end: LoadEnd, good_holds: bool) {
         // A load that was stopped ends too late.
-        if load != self.life.load && self.life.has(Guard::LateResultsAreDropped) {
+        if load != self.life.load {
             return;
         }
         let Candidate::InWork(kind) = self.life.candidate.clone() else { return };
@@ -162,7 +164,7 @@ impl Step {
             if is_news || had_failed {
                 self.tell(News::ServesAgain(digest, is_news));
             }
-        } else if self.life.is_in_quarantine(&digest) && self.life.has(Guard::QuarantineBeforeCompiling) {
+        } else if self.life.is_in_quarantine(&digest) {
             self.refuse_quarantined(digest);
         } else if known.is_some_and(|failed| !failed.is_due(self.now)) {
             self.life.candidate = Candidate::Refused;
@@ -174,12 +176,11 @@ impl Step {
     /// Lets a version serve that a load has made.
     fn publish(&mut self, digest: Digest, good_holds: bool) {
         // Meanwhile, an attempt that still ran on the same content may have led to a bad verdict.
-        if self.life.is_in_quarantine(&digest) && self.life.has(Guard::QuarantineBeforePublishing) {
+        if self.life.is_in_quarantine(&digest) {
             return self.refuse_quarantined(digest);
         }
         let new = Good { digest: digest.clone(), bytes: self.life.found.bytes() };
         let good = self.life.serving.good().filter(|good| good_holds && good.digest != digest).cloned();
-        let good = good.filter(|_| self.life.has(Guard::GoodIsKeptInProbation));
         let on_probation = good.is_some();
         self.life.serving = match good {
             Some(good) => Serving::Probation(new.clone(), good),
@@ -242,7 +243,6 @@ impl Step {
         self.effects.push(Effect::Regrant);
         // A content that failed may work with the new grants.
         let is_done = match self.life.candidate {
-            Candidate::InWork(_) => !self.life.has(Guard::GrantsStopJobs),
             Candidate::Quarantined => self.life.serving.active().is_some(),
             Candidate::Taken => true,
             _ => false,
@@ -265,7 +265,7 @@ impl Step {
     fn withdraw(&mut self) -> Option<Digest> {
         let active = self.life.serving.active()?.digest.clone();
         self.effects.push(Effect::Withdraw);
-        let good = self.life.serving.good().filter(|_| self.life.has(Guard::GoodIsKeptInDraining)).cloned();
+        let good = self.life.serving.good().cloned();
         self.life.serving = good.map_or(Serving::Absent, Serving::Draining);
         Some(active)
     }
@@ -297,9 +297,7 @@ impl Step {
     fn found_bad(&mut self, version: Good, why: String) {
         let digest = version.digest;
         let (reason, good) = match self.life.serving.clone() {
-            Serving::Probation(new, good)
-                if new.digest == digest || !self.life.has(Guard::VerdictsAreOfWhatServes) =>
-            {
+            Serving::Probation(new, good) if new.digest == digest => {
                 let reason = format!("rolled back to {}: {why}", short(&good.digest));
                 self.life.serving = Serving::Good(good.clone());
                 if self.life.candidate == Candidate::Taken {
@@ -325,9 +323,6 @@ impl Step {
     /// Withdraws a version by an operator's order: it neither serves nor is kept, whatever its verdict was.
     fn withdrawn(&mut self, order: Quarantine) {
         let Quarantine { digest, why, good: earlier } = order.clone();
-        if !self.life.has(Guard::WithdrawalsAddUp) {
-            self.life.withdrawn.clear();
-        }
         self.life.withdrawn.insert(digest.clone(), order);
         let is = |good: &Good| good.digest == digest;
         // Whether the withdrawn version was to run in place of another one in quarantine.
@@ -404,7 +399,7 @@ impl Step {
 
     /// Writes the quarantine down for the next start. One note is written at a time.
     fn note(&mut self) {
-        if self.life.noting == Noting::Idle || !self.life.has(Guard::NotesAreWrittenInOrder) {
+        if self.life.noting == Noting::Idle {
             self.life.noting = Noting::Busy;
             self.effects.push(Effect::Note(self.life.quarantine.clone()));
         } else {

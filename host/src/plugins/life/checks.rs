@@ -5,7 +5,8 @@
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-use super::model::{EventBudget, Kind, LET_GO, LostEffect, ModelVersion, System, World, digest};
+use super::model::{EventBudget, Kind, LET_GO, ModelVersion, System, World, digest};
+use super::mutants::{Guard, LostEffect};
 use super::*;
 
 const GOOD: &str = "the last good version is kept until another one is found to be good";

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use stateright::{Model, Property};
 
+use super::mutants::{Guard, LostEffect};
 use super::*;
 use crate::file::Stamp;
 use crate::plugins::changes::Milestone;
@@ -69,35 +70,6 @@ impl EventBudget {
     }
 }
 
-/// An effect that gets lost. A property must fail then, which shows what the effect is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum LostEffect {
-    Grants,
-    /// The grants of a version that was replaced, and is kept.
-    GrantsOfKept,
-    NoteOfRollback,
-    NoteOfLateVerdict,
-    LetGo,
-}
-
-impl LostEffect {
-    /// Whether this effect is the lost one. `serving` is what served before the event.
-    fn is(self, effect: &Effect, event: &LifeEvent, serving: &Serving) -> bool {
-        match (self, event, effect) {
-            (LostEffect::Grants, LifeEvent::Granted, Effect::Regrant)
-            | (LostEffect::GrantsOfKept, LifeEvent::Judged(..), Effect::Regrant)
-            | (LostEffect::LetGo, _, Effect::LetGo) => true,
-            (LostEffect::NoteOfRollback, LifeEvent::Judged(..), Effect::Note(_)) => {
-                matches!(serving, Serving::Probation(..))
-            }
-            (LostEffect::NoteOfLateVerdict, LifeEvent::Judged(..), Effect::Note(_)) => {
-                matches!(serving, Serving::Draining(_))
-            }
-            _ => false,
-        }
-    }
-}
-
 #[derive(Debug, Clone)]
 pub(super) struct System {
     pub(super) contents: &'static [Kind],
@@ -128,6 +100,7 @@ pub(super) struct ModelAttempt {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct World {
     pub(super) life: Life,
+    lacks: Option<Guard>,
     loses: Option<LostEffect>,
     /// The number of its stamp, and its content.
     file: Option<(u64, u8)>,
@@ -190,9 +163,9 @@ fn now() -> Instant {
     *NOW.get_or_init(|| Instant::now() + Duration::from_secs(1))
 }
 
-fn new_life(lacks: Option<Guard>) -> Life {
+fn new_life() -> Life {
     let hour = Duration::from_secs(3600);
-    Life { lacks, ..Life::new(Pauses { first: hour, longest: hour }) }
+    Life::new(Pauses { first: hour, longest: hour })
 }
 
 pub(super) fn digest(content: u8) -> Digest {
@@ -226,7 +199,10 @@ impl World {
     fn tell(&mut self, event: LifeEvent, brought: Option<ModelVersion>) {
         let before = self.life.serving.good().cloned();
         let was_serving = self.life.serving.clone();
-        let (life, effects) = step(self.life.clone(), event.clone(), now());
+        let (life, effects) = match self.lacks {
+            Some(guard) => guard.step_without(&self.life, event.clone(), now()),
+            None => step(self.life.clone(), event.clone(), now()),
+        };
         self.life = life;
         if let LifeEvent::Withdrawn(Quarantine { digest, .. }) = &event {
             let was_kept = before.as_ref().is_some_and(|before| before.digest == *digest);
@@ -413,7 +389,8 @@ impl Model for System {
 
     fn init_states(&self) -> Vec<World> {
         vec![World {
-            life: new_life(self.lacks),
+            life: new_life(),
+            lacks: self.lacks,
             loses: self.loses,
             file: None,
             stamps: 0,

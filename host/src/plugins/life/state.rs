@@ -31,8 +31,6 @@ pub(in crate::plugins) struct Life {
     /// The number of the last load. Results of any other load are too late.
     pub(in crate::plugins) load: u64,
     pub(super) pauses: Pauses,
-    #[cfg(test)]
-    pub(super) lacks: Option<Guard>,
 }
 
 /// How far the content of the file has come.
@@ -86,21 +84,6 @@ pub(in crate::plugins) struct Shown {
     pub(in crate::plugins) retry_at: Option<Instant>,
 }
 
-/// Checks that the model leaves out one at a time. A property must fail then, which shows what the check is
-/// for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Guard {
-    LateResultsAreDropped,
-    GrantsStopJobs,
-    GoodIsKeptInProbation,
-    GoodIsKeptInDraining,
-    QuarantineBeforePublishing,
-    QuarantineBeforeCompiling,
-    VerdictsAreOfWhatServes,
-    NotesAreWrittenInOrder,
-    WithdrawalsAddUp,
-}
-
 impl Life {
     pub(in crate::plugins) fn new(pauses: Pauses) -> Life {
         Life { pauses, ..Life::default() }
@@ -130,15 +113,6 @@ impl Life {
         let noted = self.quarantine.as_ref().and_then(|quarantine| quarantine.good.as_ref());
         let all = [self.serving.active(), self.serving.good(), noted];
         all.into_iter().flatten().map(|version| version.digest.as_str())
-    }
-
-    pub(super) fn has(&self, guard: Guard) -> bool {
-        #[cfg(test)]
-        return self.lacks != Some(guard);
-        #[cfg(not(test))]
-        let _ = guard;
-        #[cfg(not(test))]
-        true
     }
 
     pub(in crate::plugins) fn is_in_quarantine(&self, digest: &str) -> bool {

@@ -119,6 +119,51 @@ apt-get purge --yes tqhost
 END
 echo 'The purge kept what the host wrote.'
 
+# The image: the steps of its Dockerfile. Then a host runs as its user, below a root that nobody can write to,
+# with the Redis of another root, and answers the health check.
+root=$scratch/image
+make_root "$root" trixie ''
+steps=$(sed -n '/^RUN/,/^[^ ]/{/^ /p}' deploy/Dockerfile)
+health=$(
+    python3 - <<'END'
+import json, re, shlex
+text = open("deploy/Dockerfile").read().replace("\\\n", "")
+print(shlex.join(json.loads(re.search(r"HEALTHCHECK.*?CMD (\[.*\])", text).group(1))))
+END
+)
+inside "$root" <<END
+$steps
+cp /usr/share/tqhost/handlers/resume-analyze.wasm /plugins/
+cat >/etc/tqhost/tqhost.toml <<TOML
+plugins_dir = "/plugins"
+data_dir = "/data"
+[redis]
+url = "redis://127.0.0.1:6399"
+[admin]
+listen = "127.0.0.1:7700"
+[queues.resume-analyze]
+stream = "resume:analyze:stream"
+TOML
+END
+chroot "$scratch/archive" redis-server --port 6399 --save '' >/dev/null &
+redis=$!
+trap 'kill $redis; rm -rf --one-file-system "$scratch"' EXIT
+quietly unshare --mount --pid --fork --kill-child bash -euc '
+    mount --bind "$1" "$1"
+    mount -t proc proc "$1/proc"
+    mount --bind /dev "$1/dev"
+    mount -t tmpfs -o uid=10001 tmpfs "$1/data"
+    mount -o remount,bind,ro "$1"
+    exec chroot "$1" setpriv --reuid 10001 --regid 10001 --clear-groups bash -euc "$2"' bash "$root" "
+cd /data
+export TQHOST_CONFIG=/etc/tqhost/tqhost.toml
+! touch /etc/x 2>/dev/null
+tqhost run --log-format json >host.log 2>&1 &
+until grep -q 'tqhost is running' host.log; do sleep 0.1; kill -0 \$! || { cat host.log; exit 1; }; done
+$second | grep jane@example.com || { cat host.log; exit 1; }
+until $health; do sleep 0.1; done"
+echo 'A host of the image runs as its user below a root that cannot be written to.'
+
 # The oldest Debian that the page promises. Its Redis is too old for a host.
 make_root "$scratch/bullseye" bullseye ''
 inside "$scratch/bullseye" <<'END'

@@ -41,7 +41,8 @@ local function is_elsewhere(status, entry, id)
   if known_entry == entry then return false end
   if state == 'COMPLETED' then return true end
   if known_entry or member then return is_live(state) and has_place(known_entry, member, kept_until) end
-  return is_held(status, id)
+  -- Most tasks that begin have no status, and need no second look.
+  return state == 'PENDING' and is_held(status, id)
 end
 
 -- Ends the task `id`, which has an idempotency key, if it is in no place any more and will never run. Then

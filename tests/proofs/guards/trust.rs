@@ -26,7 +26,7 @@ pub const CASES: &[Case] = &[
         what: "the id of a task that its flow holds belongs to this task",
         scenario: a_held_task_keeps_its_id,
         mutations: &[
-            &[("return is_held(status, id)", "return false")],
+            &[("return state == 'PENDING' and is_held(status, id)", "return false")],
             &[("or mark_of(status, '') or is_held(status, id) then", "or mark_of(status, '') then")],
         ],
     },

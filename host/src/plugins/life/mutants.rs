@@ -1,7 +1,7 @@
 //! Checks and effects of a plugin's life that the model does without, one at a time.
 //!
-//! In: an event, and the life before it. Out: the step of a life without a check; whether an effect gets lost.
-//! Not here: the model (`model`), the rule that fails then (`checks`).
+//! In: an event, and the life before it. Out: the step of a life without a check; whether an effect gets
+//! lost. Not here: the model (`model`), the rule that fails then (`checks`).
 
 use super::*;
 
@@ -106,9 +106,9 @@ impl Guard {
     fn hides_quarantine(self, life: &Life, event: &LifeEvent) -> bool {
         let LifeEvent::Ended { end, .. } = event else { return false };
         match (self, end, &life.candidate) {
-            (Guard::QuarantineBeforeCompiling, LoadEnd::Read(digest), _)
-            | (Guard::QuarantineBeforePublishing, LoadEnd::Made, Candidate::InWork(LoadKind::Make(digest))) => {
-                life.is_in_quarantine(digest)
+            (Guard::QuarantineBeforeCompiling, LoadEnd::Read(digest), _) => life.is_in_quarantine(digest),
+            (Guard::QuarantineBeforePublishing, LoadEnd::Made, Candidate::InWork(work)) => {
+                matches!(work, LoadKind::Make(digest) if life.is_in_quarantine(digest))
             }
             _ => false,
         }

@@ -169,7 +169,8 @@ make_root "$scratch/bullseye" bullseye ''
 inside "$scratch/bullseye" <<'END'
 cd /root
 tar -xzf /dist/tqhost-*-x86_64-unknown-linux-gnu.tar.gz --strip-components 1
-./tqhost try handlers/resume-analyze.wasm --field resumeId=7 --field content='Jane Doe, jane@example.com'
+./tqhost try handlers/resume-analyze.wasm --field resumeId=7 \
+    --field content='Jane Doe, jane@example.com. Engineer since 2015: Rust, Redis, Kubernetes.'
 ./tqhost --version
 END
 echo "On Debian 11 it runs the handler, too: $(tail -n 1 "$scratch/log")."

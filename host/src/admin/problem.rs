@@ -128,7 +128,7 @@ impl IntoResponse for ApiProblem {
             code,
             detail: self.detail,
         };
-        // The status and the content type replace those of `Json`.
+        // `Json` sets a status and a content type, too. Those that are named here take their place.
         let mut response = (status, [(CONTENT_TYPE, "application/problem+json")], Json(body)).into_response();
         if let Some(seconds) = self.code.retry_after() {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));

@@ -1,5 +1,5 @@
 //! Facts about a request that every answer needs: its id, whether it asks for a change, and whether its
-//! `Host` and `Origin` are those of this listener.
+//! headers `Host` and `Origin` name this listener.
 //!
 //! Not here: who may ask (`api::guard`), the line of a change (`audit`).
 

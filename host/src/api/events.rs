@@ -310,7 +310,8 @@ struct HostTail {
 impl HostTail {
     async fn look(&mut self) {
         let read = self.read_queues().await;
-        // A client that goes on behind an event must not miss events of a queue that was not read as far.
+        // No event gets an id behind the time up to which all queues were read, with its overlap: a client
+        // that goes on from there would miss events of the queues that were read less far.
         let latest = self.read_to.saturating_add(OVERLAP_MS);
         let event = |at: u64, kind: &str, data: String| {
             (at, Event::default().event(kind).id(at.min(latest).to_string()).data(data))

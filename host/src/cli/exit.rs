@@ -53,8 +53,8 @@ impl CommandError {
         }
     }
 
-    /// Replaces the words of Redis about a key of another type with those that name the queue and the way
-    /// out.
+    /// If Redis failed the command because a key has another type, returns an error that names the queue and
+    /// the way out. Returns any other error as it is.
     pub(super) fn naming(self, queue: &str) -> CommandError {
         match self {
             CommandError::Failed(error) => CommandError::Failed(naming(error, queue)),

@@ -1,5 +1,5 @@
-//! The files of plugins: those of the configuration, in `plugins_dir` or where plugins from registries are
-//! kept, and one that a command line names.
+//! Reads the files of plugins. A plugin of the configuration has its file in `plugins_dir`, or in the folder
+//! for plugins from registries. A command line may name any other file.
 //!
 //! In: the configuration, or a path. Out: the bytes of a file with their digest, or why it cannot be read.
 //! Not here: the plugins that a running host has loaded (`plugins`).

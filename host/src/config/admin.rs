@@ -189,7 +189,7 @@ mod tests {
             ("mask = [\"email\", \"Email\"]", "admin.mask[1]: \"email\" is there twice"),
             (
                 "histograms = \"none\"",
-                "admin.histograms: is not a known word: write \"full\", \"few-buckets\"",
+                "admin.histograms: \"none\" is not a known word: write \"full\", \"few-buckets\"",
             ),
         ];
         all_wrong("[queues.a]\n[admin]\n{}", "", &table);

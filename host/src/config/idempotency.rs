@@ -117,7 +117,10 @@ mod tests {
                 "{ field = \"a\", json = [\"/a\", \"b\"] }",
                 "queues.a.idempotency.json[1]: \"b\" is not a JSON pointer",
             ),
-            ("{ release_on = \"failed\" }", "queues.a.idempotency.release_on: is not a known word"),
+            (
+                "{ release_on = \"failed\" }",
+                "queues.a.idempotency.release_on: \"failed\" is not a known word",
+            ),
         ];
         all_wrong("[queues.a]\nidempotency = {}", "1 problem\n", &table);
         let both = problem("[queues.a]\nidempotency = { field = \"a\", fields = [\"b\"], json = \"x\" }");

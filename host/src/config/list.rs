@@ -154,7 +154,7 @@ mod tests {
             ("{ key = 5 }", "queues.a.list.key: is an integer, but must be a string"),
             (
                 "{ key = \"l\", items = \"JSON\" }",
-                "queues.a.list.items: is not a known word: write \"bytes\", \
+                "queues.a.list.items: \"JSON\" is not a known word: write \"bytes\", \
                  \"json\", \"celery\" or \"sidekiq\"",
             ),
             (

@@ -319,8 +319,8 @@ impl<'a> Item<'a> {
         self.parsed(|text| check(text).map(|()| text.to_owned()))
     }
 
-    /// The value of one of the words in the row of this key. A wrong one is not shown: it may be a secret in
-    /// the wrong place.
+    /// The value of one of the words in the row of this key. A wrong role is not shown: roles stand beside
+    /// tokens, so the text may be a token in the wrong place.
     pub(super) fn word<T: FromStr>(&self, key: &Key) -> Option<T> {
         let Values::Words(words) = key.values else { panic!("{} has no words", key.name) };
         let text = self.string()?;
@@ -329,7 +329,8 @@ impl<'a> Item<'a> {
         }
         let (last, others) = words.split_last()?;
         let others: Vec<String> = others.iter().map(|word| format!("{word:?}")).collect();
-        self.refuse(format!("is not a known word: write {} or {last:?}", others.join(", ")))
+        let shown = if key.name.ends_with("role") { String::new() } else { show_text(text) + " " };
+        self.refuse(format!("{shown}is not a known word: write {} or {last:?}", others.join(", ")))
     }
 
     pub(super) fn path(&self) -> Option<PathBuf> {

@@ -93,7 +93,7 @@ mod tests {
             ),
             (
                 "cron = \"@daily\"\nmissed = \"all\"",
-                ".missed: is not a known word: write \"once\" or \"skip\"",
+                ".missed: \"all\" is not a known word: write \"once\" or \"skip\"",
             ),
             ("cron = \"@daily\"\nfields = 5", "queues.a.schedule.fields: is an integer, but must be a table"),
             (

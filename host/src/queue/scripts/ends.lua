@@ -98,6 +98,7 @@ end
 -- because the task has ended. Its status then has the error as `unfinished`, and the function returns it.
 local function leave_others(ended, flow)
   local status, id, how, changes = ended.status, ended.id, ended.how, ended.changes
+  -- Both functions return nothing, so a result of `try` is the text of an error.
   local unfinished = turns.limit and not turns.are_kept and try(tracks.free, id or ended.entry)
   local uncounted = flow and (unjoined or try(flows.end_child, flow, id, how, changes))
   unjoined = nil

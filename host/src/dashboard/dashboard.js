@@ -113,16 +113,17 @@
     told.textContent = isPaused ? "as of " + now() : text;
   };
 
-  // A part that somebody uses at present stays as it is: a field, a chosen box, a selected text, an unfolded
-  // log.
+  // A part that somebody uses at present stays as it is: a pressed button of the mouse, a field, a chosen box,
+  // a selected text, an unfolded log. A table that has been clicked has the focus, and goes on changing.
   const isInUse = (part) => {
     const at = getSelection();
     const isSelected = at && !at.isCollapsed && at.anchorNode && part.contains(at.anchorNode);
     const fields = [...part.querySelectorAll("input:not([type=checkbox]), textarea")];
     const isTyped = fields.some((field) => field.value !== field.defaultValue);
     const isUnfolded = part.querySelector("details[open], tbody input:checked");
-    const hasFocus = part.contains(document.activeElement) && document.activeElement !== part;
-    return isSelected || isTyped || isUnfolded || hasFocus;
+    const focused = document.activeElement;
+    const hasFocus = part.contains(focused) && focused !== part && !focused.matches(".scroll");
+    return part.matches(":active") || isSelected || isTyped || isUnfolded || hasFocus;
   };
 
   const put = (text) => {
@@ -137,10 +138,15 @@
       late.delete(name);
       if (sent.get(name)?.isEqualNode(fresh)) continue;
       sent.set(name, fresh);
-      const scrolled = [...part.querySelectorAll(".scroll")].map((box) => box.scrollLeft);
+      const tables = [...part.querySelectorAll(".scroll")];
+      const scrolled = tables.map((table) => table.scrollLeft);
+      const focused = tables.indexOf(document.activeElement);
       part.replaceWith(document.importNode(fresh, true));
       const placed = document.querySelector('[data-live="' + name + '"]');
-      placed.querySelectorAll(".scroll").forEach((box, at) => { box.scrollLeft = scrolled[at] || 0; });
+      placed.querySelectorAll(".scroll").forEach((table, at) => {
+        table.scrollLeft = scrolled[at] || 0;
+        if (at === focused) table.focus({ preventScroll: true });
+      });
     }
     dressCharts();
     dressLists();

@@ -79,9 +79,11 @@ try {
       await page.waitForNetworkIdle({ idleTime: 100, timeout: 10_000, concurrency: 1 }).catch(() => {});
     }
   };
+  // A locator looks once more for what the page replaces by itself before the click.
+  const press = (selector) => page.locator(selector).click();
   const click = async (selector) => {
     steps += 1;
-    await Promise.all([page.waitForNavigation(), page.click(selector)]);
+    await Promise.all([page.waitForNavigation(), press(selector)]);
   };
 
   await page.goto(url);
@@ -98,26 +100,43 @@ try {
   });
   if (waiting !== queued) throw new Error(`${waiting} tasks are queued, not ${queued}`);
   await judge("overview");
+  // A row does not change while the pointer is pressed on it, and does again afterwards.
+  const isNew = (looked) => document.querySelector("#live .note").textContent !== looked;
+  const untilChanged = async () => {
+    const looked = await page.$eval("#live .note", (note) => note.textContent);
+    await page.waitForFunction(isNew, { timeout: 60_000 }, looked);
+  };
+  const row = 'tbody tr:has(a[href="/queues/mail"])';
+  await page.locator(`${row} td:last-of-type`).hover();
+  await page.mouse.down();
+  const held = await page.$(row);
+  const age = await held.evaluate((row) => row.innerText);
+  await untilChanged();
+  await untilChanged();
+  if (!(await held.evaluate((row) => row.isConnected))) throw new Error(`a pressed row is replaced: ${age}`);
+  await page.mouse.up();
+  const isOlder = (row, age) => document.querySelector(row).innerText !== age;
+  await page.waitForFunction(isOlder, { timeout: 60_000 }, row, age);
+  const focused = await page.evaluate(() => document.activeElement.ariaLabel);
+  if (focused !== "Queues") throw new Error(`the focus is lost to ${focused}`);
   await click('tbody a[href="/queues/mail"]');
   await judge("queue");
   // Chosen boxes stay while the page changes, and lead to a page that asks about exactly these.
   const boxes = "form.chosen tbody input";
   const isChosen = () => page.$$eval(boxes, (all) => all.filter((box) => box.checked).length);
-  await page.click(boxes);
-  await page.click("h1");
-  const looked = await page.$eval("#live .note", (note) => note.textContent);
-  const isNew = (looked) => document.querySelector("#live .note").textContent !== looked;
-  await page.waitForFunction(isNew, { timeout: 60_000 }, looked);
+  await press(boxes);
+  await press("h1");
+  await untilChanged();
   const bar = await page.$eval("form.chosen .actions", (bar) => bar.innerText);
   if ((await isChosen()) !== 1 || !bar.includes("1 chosen")) throw new Error(`a box is lost: ${bar}`);
-  await page.click("form.chosen thead input");
+  await press("form.chosen thead input");
   const all = await isChosen();
   if (String(all) !== queued) throw new Error(`${all} boxes are chosen, not ${queued}`);
-  await Promise.all([page.waitForNavigation(), page.click("form.chosen button")]);
+  await Promise.all([page.waitForNavigation(), press("form.chosen button")]);
   const chosen = await words();
   if (!chosen.includes(`${queued} tasks of queue mail, chosen by hand.`)) throw new Error(chosen);
   await judge("chosen");
-  await Promise.all([page.waitForNavigation(), page.click("main .trail a")]);
+  await Promise.all([page.waitForNavigation(), press("main .trail a")]);
   await click('.alarms a[href="/queues/mail/dead"]');
   await judge("dead-letters");
   // The cause: one version, which the row of the group names. Its filter is a link.
@@ -210,7 +229,7 @@ try {
   if (!keys.includes("Search queues")) throw new Error(keys);
   await judge("keys", false);
   await page.keyboard.press("Escape");
-  await page.click("#live button");
+  await press("#live button");
   const switched = await page.$eval("#live button", (button) => button.textContent);
   const report = { serious: [...serious], told, steps, seconds, seen, first, switched };
   console.log(JSON.stringify(report));

@@ -93,7 +93,7 @@ pub(super) async fn task_events(
     let now = queue.status(&id).await?.ok_or_else(unknown)?;
     let mask = api.mask().clone();
     let (_, mark) = task_event(&queue, &now, &mask);
-    if known.as_ref() == Some(&mark) && now.status.is_end() {
+    if known.as_ref() == Some(&mark) && now.summary.status.is_end() {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let tail = TaskTail { queue, id, mask, known, pause: Duration::ZERO, is_over: false };
@@ -225,7 +225,7 @@ impl Tail for TaskTail {
             self.pause = (self.pause * 3 / 2).clamp(LOOK, SLOW_LOOK);
             match self.queue.status(&self.id).await {
                 Ok(Some(task)) => {
-                    self.is_over = task.status.is_end();
+                    self.is_over = task.summary.status.is_end();
                     let (event, mark) = task_event(&self.queue, &task, &self.mask);
                     if self.known.as_ref() != Some(&mark) {
                         (self.known, self.pause) = (Some(mark), LOOK);

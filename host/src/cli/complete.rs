@@ -110,7 +110,7 @@ async fn ids(config: &Config, line: &TypedLine<'_>) -> Vec<String> {
         let (filter, limit) = (TaskFilter::default(), MOST_IDS);
         let request = ListRequest { state: *state, filter, cursor: None, limit, with_fields: false };
         if let Ok(found) = list(&queue, &request).await {
-            ids.extend(found.tasks.into_iter().map(|task| task.id));
+            ids.extend(found.tasks.into_iter().map(|task| task.summary.id));
         }
     }
     ids

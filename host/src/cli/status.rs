@@ -98,7 +98,7 @@ async fn watch(queue: &Queue, (name, id): (&str, &str), mask: &FieldMask, out: &
             out.show(&view, |paint| change(&task, clock::now_ms(), &zone, paint));
             pause = wait::PAUSE.0;
         }
-        if task.status.is_end() {
+        if task.summary.status.is_end() {
             if let Some(result) = task.result.filter(|_| !out.json) {
                 out.line(value::shown(&result));
             }
@@ -120,15 +120,16 @@ fn render(
     zone: &TimeZone,
     paint: Paint,
 ) -> String {
-    let mut status = paint.tone(tone(task.status), task.status.into_str());
-    if let Some(due) = task.due_at.filter(|due| task.status == Status::Pending && *due > now_ms) {
+    let summary = &task.summary;
+    let mut status = paint.tone(tone(summary.status), summary.status.into_str());
+    if let Some(due) = summary.due_at.filter(|due| summary.status == Status::Pending && *due > now_ms) {
         status += &format!(", delayed for {}", text::age_ms(due - now_ms));
     }
     let mut lines = vec![
-        ("task", text::escape(&task.id)),
+        ("task", text::escape(&summary.id)),
         ("queue", rules.name.clone()),
         ("status", status),
-        ("attempt", format!("{} of {}", task.attempt, rules.max_retries.saturating_add(1))),
+        ("attempt", format!("{} of {}", summary.attempt, rules.max_retries.saturating_add(1))),
     ];
     if let Some(flow) = task.flow {
         lines.push(("children", tree::children(flow, &family.below.children, paint)));
@@ -145,22 +146,25 @@ fn render(
     if let Some(TaskName { queue, id }) = &family.child_of {
         lines.push(("child of", format!("{queue} {}", text::escape(id))));
     }
-    if task.progress.is_some() || task.note.is_some() {
-        lines.push(("progress", tree::progress(task.progress, task.note.as_deref())));
+    if summary.progress.is_some() || summary.note.is_some() {
+        lines.push(("progress", tree::progress(summary.progress, summary.note.as_deref())));
     }
     let texts = [
-        ("error", &task.error),
+        ("error", &summary.error),
         ("unfinished", &task.unfinished),
-        ("plugin", &task.plugin),
-        ("consumer", &task.consumer),
+        ("plugin", &summary.plugin),
+        ("consumer", &summary.consumer),
     ];
     for (label, text) in texts {
         if let Some(text) = text.as_deref().filter(|text| !text.is_empty()) {
             lines.push((label, text::escape_block(text)));
         }
     }
-    let times =
-        [("enqueued", task.enqueued_at), ("started", task.started_at), ("finished", task.finished_at)];
+    let times = [
+        ("enqueued", summary.enqueued_at),
+        ("started", summary.started_at),
+        ("finished", summary.finished_at),
+    ];
     for (label, time) in times {
         if let Some(time) = time {
             lines.push((label, text::when(time, now_ms, zone)));
@@ -227,20 +231,21 @@ fn failed(attempts: &[FailedAttempt], zone: &TimeZone, paint: Paint) -> String {
 
 /// One line of `--watch`.
 fn change(task: &TaskStatus, now_ms: u64, zone: &TimeZone, paint: Paint) -> String {
-    let word = paint.tone(tone(task.status), &format!("{:<10}", task.status.into_str()));
-    let mut parts = vec![text::local(now_ms, zone, "%H:%M:%S"), word, format!("attempt {}", task.attempt)];
-    match task.status {
-        Status::Processing if task.progress.is_some() || task.note.is_some() => {
-            parts.push(tree::progress(task.progress, task.note.as_deref()));
+    let summary = &task.summary;
+    let word = paint.tone(tone(summary.status), &format!("{:<10}", summary.status.into_str()));
+    let mut parts = vec![text::local(now_ms, zone, "%H:%M:%S"), word, format!("attempt {}", summary.attempt)];
+    match summary.status {
+        Status::Processing if summary.progress.is_some() || summary.note.is_some() => {
+            parts.push(tree::progress(summary.progress, summary.note.as_deref()));
         }
-        Status::Pending if let Some(due) = task.due_at.filter(|due| *due > now_ms) => {
+        Status::Pending if let Some(due) = summary.due_at.filter(|due| *due > now_ms) => {
             parts.push(format!("in {}", text::age_ms(due - now_ms)));
         }
         _ => {}
     }
     parts.extend(task.flow.map(|flow| format!("{} of {} children completed", flow.completed, flow.children)));
-    if task.status != Status::Completed {
-        parts.extend(task.error.as_deref().map(text::escape));
+    if summary.status != Status::Completed {
+        parts.extend(summary.error.as_deref().map(text::escape));
     }
     parts.join("  ").trim_end().to_owned()
 }
@@ -250,7 +255,7 @@ pub(super) mod tests {
     use super::*;
     use crate::operations::BranchView;
     use crate::operations::tree::Branches;
-    use crate::queue::FlowProgress;
+    use crate::queue::{FlowProgress, TaskSummary};
 
     const NOW: u64 = 1_700_000_100_000;
     const PLAIN: Paint = Paint { colour: false, width: None };
@@ -261,8 +266,8 @@ pub(super) mod tests {
         config.queues.into_iter().next().expect("a queue")
     }
 
-    fn task() -> TaskStatus {
-        TaskStatus {
+    fn task() -> TaskSummary {
+        TaskSummary {
             attempt: 2,
             error: Some("trap: \u{1b}[2Junreachable".into()),
             progress: Some(70),
@@ -271,28 +276,35 @@ pub(super) mod tests {
             consumer: Some("box-1".into()),
             enqueued_at: Some(NOW - 72_000),
             started_at: Some(NOW - 2_000),
-            ..TaskStatus::new("0190b8e4", Status::Processing)
+            ..TaskSummary::new("0190b8e4", Status::Processing)
         }
     }
 
     #[test]
     fn a_running_task() {
-        insta::assert_snapshot!(render(&rules(), &task(), &Family::default(), NOW, &TimeZone::UTC, PLAIN));
-        insta::assert_snapshot!(change(&task(), NOW, &TimeZone::UTC, PLAIN));
+        insta::assert_snapshot!(render(
+            &rules(),
+            &task().into(),
+            &Family::default(),
+            NOW,
+            &TimeZone::UTC,
+            PLAIN
+        ));
+        insta::assert_snapshot!(change(&task().into(), NOW, &TimeZone::UTC, PLAIN));
     }
 
     #[test]
     fn a_completed_task() {
         let result = Some(br#"{"score":0.9,"skills":["rust"]}"#.to_vec());
-        let done = TaskStatus {
+        let summary = TaskSummary {
             status: Status::Completed,
             progress: None,
             note: None,
             error: None,
-            result,
             finished_at: Some(NOW),
             ..task()
         };
+        let done = TaskStatus { summary, result, ..TaskStatus::default() };
         insta::assert_snapshot!(render(&rules(), &done, &Family::default(), NOW, &TimeZone::UTC, PLAIN));
         insta::assert_json_snapshot!(TaskView::new("resume-analyze", &done));
     }
@@ -324,28 +336,30 @@ pub(super) mod tests {
 
     #[test]
     fn a_delayed_task() {
-        let delayed = TaskStatus {
+        let delayed = TaskSummary {
             status: Status::Pending,
             due_at: Some(NOW + 192_000),
             progress: None,
             note: None,
             ..task()
         };
-        let sheet = render(&rules(), &delayed, &Family::default(), NOW, &TimeZone::UTC, PLAIN);
+        let sheet = render(&rules(), &delayed.clone().into(), &Family::default(), NOW, &TimeZone::UTC, PLAIN);
         assert!(sheet.contains("PENDING, delayed for 3m 12s"), "{sheet}");
-        let line = change(&delayed, NOW, &TimeZone::UTC, PLAIN);
+        let line = change(&delayed.into(), NOW, &TimeZone::UTC, PLAIN);
         assert!(line.contains("PENDING     attempt 2  in 3m 12s  trap: \\u{1b}[2J"), "{line}");
     }
 
     #[test]
     fn a_flow_shows_the_children_that_have_not_completed() {
-        let of = |task: TaskStatus, below| BranchView::new("query", task, below);
-        let running = || TaskStatus { error: None, ..task() };
-        let failed = TaskStatus { progress: None, note: None, status: Status::Failed, ..task() };
-        let plain = || TaskStatus { progress: None, note: None, ..running() };
-        let joins = TaskStatus { flow: Some(FlowProgress { completed: 1, children: 2 }), ..plain() };
-        let inner = of(joins, Branches { children: vec![of(running(), Branches::default())], flows: vec![] });
-        let done = TaskStatus { status: Status::Completed, ..plain() };
+        let of = |task: TaskSummary, below| BranchView::new("query", task.into(), below);
+        let running = || TaskSummary { error: None, ..task() };
+        let failed = TaskSummary { progress: None, note: None, status: Status::Failed, ..task() };
+        let plain = || TaskSummary { progress: None, note: None, ..running() };
+        let flow = Some(FlowProgress { completed: 1, children: 2 });
+        let joins = TaskStatus { summary: plain(), flow, ..TaskStatus::default() };
+        let children = vec![of(running(), Branches::default())];
+        let inner = BranchView::new("query", joins, Branches { children, flows: vec![] });
+        let done = TaskSummary { status: Status::Completed, ..plain() };
         let open = [
             of(running(), Branches::default()),
             of(done, Branches { children: vec![], flows: vec![inner] }),

@@ -99,19 +99,19 @@ fn table(tasks: &[ListedTask], titles: &[String], now_ms: u64, paint: Paint) -> 
         .figures(["ATTEMPT", "WHEN"])
         .names(["HOST"])
         .texts(["ERROR"]);
-    for task in tasks {
-        let due = task.due_at.filter(|due| *due > now_ms);
+    for ListedTask { summary, columns, .. } in tasks {
+        let due = summary.due_at.filter(|due| *due > now_ms);
         let due = due.map(|due| format!("in {}", text::age_ms(due - now_ms)));
-        let when = task.finished_at.or(task.started_at).or(task.enqueued_at);
+        let when = summary.finished_at.or(summary.started_at).or(summary.enqueued_at);
         let ago = || when.map(|ms| text::ago(ms, now_ms));
-        let first = [(&task.id).into(), Cell::tone(task.status.into_str(), tone(task.status))];
+        let first = [(&summary.id).into(), Cell::tone(summary.status.into_str(), tone(summary.status))];
         let last = [
-            task.attempt.into(),
+            summary.attempt.into(),
             Cell::known(due.or_else(ago)),
-            Cell::known(task.consumer.as_ref()),
-            text::cut(&text::escape(task.error.as_deref().unwrap_or_default()), ERROR_WIDTH).into(),
+            Cell::known(summary.consumer.as_ref()),
+            text::cut(&text::escape(summary.error.as_deref().unwrap_or_default()), ERROR_WIDTH).into(),
         ];
-        let columns = task.columns.iter().map(|column| Cell::known(column.as_ref()));
+        let columns = columns.iter().map(|column| Cell::known(column.as_ref()));
         table.row(first.into_iter().chain(columns).chain(last));
     }
     table.render(paint)

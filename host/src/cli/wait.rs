@@ -46,7 +46,7 @@ pub(super) async fn until_end(
         let looked_at = seen.len();
         let mut over = HashSet::new();
         for (id, status) in seen {
-            if status.as_ref().is_none_or(|status| status.status.is_end()) {
+            if status.as_ref().is_none_or(|status| status.summary.status.is_end()) {
                 ended(&id, status);
                 over.insert(id);
             }

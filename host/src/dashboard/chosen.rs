@@ -191,7 +191,7 @@ pub(super) async fn act(call: PageCall, Path(name): Path<String>, deed: Deed) ->
     for id in ids.iter().take(SHOWN).filter(|_| deed != Deed::Purge) {
         // The work is done, so an error of Redis does not fail the page.
         let task = patiently(|| queue.status(id)).await.ok().flatten();
-        let status = task.map_or_else(|| html! { (NONE) }, |task| state(task.status.into_str()));
+        let status = task.map_or_else(|| html! { (NONE) }, |task| state(task.summary.status.into_str()));
         rows.push(vec![to_task("Task", &task_path(&name, id), id), cell("State now", status)]);
     }
     let place = place(&call.values);

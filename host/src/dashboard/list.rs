@@ -49,7 +49,7 @@ impl ShownTasks<'_> {
         };
         let deeds = chosen::deeds(visitor, *listed);
         let rows = list.tasks.iter().map(|task| {
-            let mut row = chosen::tick(&deeds, &task.id);
+            let mut row = chosen::tick(&deeds, &task.summary.id);
             row.extend(self.cells(task));
             row
         });
@@ -67,21 +67,22 @@ impl ShownTasks<'_> {
     }
 
     fn cells<'c>(&'c self, task: &ListedTask) -> Vec<PageCell<'c>> {
+        let summary = &task.summary;
         let (when, at) = match self.listed {
-            ListedState::Queued | ListedState::Held => ("Enqueued", task.enqueued_at),
-            ListedState::Running => ("Began", task.started_at),
-            ListedState::Delayed => ("Due", task.due_at),
-            ListedState::Dead => ("Died", task.finished_at),
-            ListedState::Ended => ("Ended", task.finished_at),
+            ListedState::Queued | ListedState::Held => ("Enqueued", summary.enqueued_at),
+            ListedState::Running => ("Began", summary.started_at),
+            ListedState::Delayed => ("Due", summary.due_at),
+            ListedState::Dead => ("Died", summary.finished_at),
+            ListedState::Ended => ("Ended", summary.finished_at),
         };
         let note = html! {
-            @if let Some(progress) = task.progress { (progress) " % " }
-            (data_or_none(task.error.as_deref().or(task.note.as_deref())))
+            @if let Some(progress) = summary.progress { (progress) " % " }
+            (data_or_none(summary.error.as_deref().or(summary.note.as_deref())))
         };
-        let mut row = vec![linked("Id", &task_path(&self.rules.name, &task.id), &task.id)];
+        let mut row = vec![linked("Id", &task_path(&self.rules.name, &summary.id), &summary.id)];
         match self.listed {
             ListedState::Dead => row.push(text_or_none("Reason", task.reason.as_deref())),
-            ListedState::Ended => row.push(cell("Status", state(task.status.into_str()))),
+            ListedState::Ended => row.push(cell("Status", state(summary.status.into_str()))),
             _ => {}
         }
         let shown = self.rules.show.iter().zip(&task.columns);
@@ -96,9 +97,9 @@ impl ShownTasks<'_> {
         row.extend([
             time(when, at, now_ms()),
             cell("Error or note", note),
-            count("Attempt", task.attempt.into()),
-            cell("Version", version(task.plugin.as_deref(), self.builds)),
-            text_or_none("Host", task.consumer.as_deref()),
+            count("Attempt", summary.attempt.into()),
+            cell("Version", version(summary.plugin.as_deref(), self.builds)),
+            text_or_none("Host", summary.consumer.as_deref()),
         ]);
         row
     }

@@ -68,13 +68,13 @@ pub(super) async fn show(call: PageCall, Path((name, id)): Path<(String, String)
     let found = found.as_ref();
     // The address may have the alias of a task whose fields are gone.
     let alias = found.and_then(|found| found.alias.as_ref().map(|alias| String::from_utf8_lossy(alias)));
-    let alias = alias.or((task.id != id).then_some(Cow::Borrowed(id.as_str())));
+    let alias = alias.or((task.summary.id != id).then_some(Cow::Borrowed(id.as_str())));
     // Labels are those of the hosts that answer.
     let builds = known_builds(&hosts::list_known(&queue.link).await.unwrap_or_default());
-    let path = task_path(&name, &task.id);
+    let path = task_path(&name, &task.summary.id);
     let main = html! {
         p.trail { a href=(queue_path(&name)) { "Queue " (data(&name)) } }
-        h1 { "Task " (data(&task.id)) }
+        h1 { "Task " (data(&task.summary.id)) }
         (done(&values))
         section aria-labelledby="state" data-live="state" {
             h2 id="state" { "State" }
@@ -82,7 +82,7 @@ pub(super) async fn show(call: PageCall, Path((name, id)): Path<(String, String)
                 p.waits { (data(why)) }
             }
             (facts(&task, found, alias.as_deref(), &builds))
-            @if let Some(error) = task.error.as_deref().filter(|error| !error.is_empty()) {
+            @if let Some(error) = task.summary.error.as_deref().filter(|error| !error.is_empty()) {
                 h3 { "Latest error" }
                 (block(error, "Latest error"))
             }
@@ -94,7 +94,7 @@ pub(super) async fn show(call: PageCall, Path((name, id)): Path<(String, String)
         // It is there when it is empty, too: it takes the place of a button that was there before.
         @if visitor.may_change() {
             div.actions data-live="actions" {
-                @match task.status {
+                @match task.summary.status {
                     Status::Completed | Status::Cancelled => {}
                     Status::Failed => (button(&visitor, &format!("{path}/requeue"), "Requeue")),
                     _ => {
@@ -121,31 +121,32 @@ pub(super) async fn show(call: PageCall, Path((name, id)): Path<(String, String)
 }
 
 fn facts(task: &TaskView, found: Option<&LocatedTask>, alias: Option<&str>, builds: &Builds) -> Markup {
+    let summary = &task.summary;
     let now = now_ms();
     html! {
         dl.facts {
             dt { "Status" }
             dd {
-                (state(task.status.into_str()))
-                @if let Some(found) = found.filter(|_| !task.status.is_end()) {
+                (state(summary.status.into_str()))
+                @if let Some(found) = found.filter(|_| !summary.status.is_end()) {
                     " (" (found.state.into_str()) ")"
                 }
-                @if let Some(progress) = task.progress { " " (progress) " %" }
+                @if let Some(progress) = summary.progress { " " (progress) " %" }
             }
             @if let Some(alias) = alias { dt { "Alias" } dd { (data(alias)) } }
-            @if let Some(note) = &task.note { dt { "Note" } dd { (data(note)) } }
+            @if let Some(note) = &summary.note { dt { "Note" } dd { (data(note)) } }
             @if let Some(found) = found {
                 @if let Some(reason) = &found.reason { dt { "Dead because" } dd { (data(reason)) } }
-                dt { "Attempt" } dd { (found.attempts.max(task.attempt)) }
+                dt { "Attempt" } dd { (found.attempts.max(summary.attempt)) }
             } @else {
-                dt { "Attempt" } dd { (task.attempt) }
+                dt { "Attempt" } dd { (summary.attempt) }
             }
-            dt { "Version that ran last" } dd { (version(task.plugin.as_deref(), builds)) }
-            dt { "Host" } dd { (data_or_none(task.consumer.as_deref())) }
-            dt { "Enqueued" } dd { (moment(task.enqueued_at, now)) }
-            dt { "Began" } dd { (moment(task.started_at, now)) }
-            @if task.due_at.is_some() { dt { "Due" } dd { (moment(task.due_at, now)) } }
-            dt { "Ended" } dd { (moment(task.finished_at, now)) }
+            dt { "Version that ran last" } dd { (version(summary.plugin.as_deref(), builds)) }
+            dt { "Host" } dd { (data_or_none(summary.consumer.as_deref())) }
+            dt { "Enqueued" } dd { (moment(summary.enqueued_at, now)) }
+            dt { "Began" } dd { (moment(summary.started_at, now)) }
+            @if summary.due_at.is_some() { dt { "Due" } dd { (moment(summary.due_at, now)) } }
+            dt { "Ended" } dd { (moment(summary.finished_at, now)) }
             @if let Some(first) = &task.duplicate_of {
                 dt { "Duplicate of" }
                 dd { a href=(task_path(&task.queue, first)) { (data(first)) } }
@@ -160,7 +161,7 @@ fn facts(task: &TaskView, found: Option<&LocatedTask>, alias: Option<&str>, buil
 
 fn fields(task: &TaskView, found: Option<&LocatedTask>, mask: &FieldMask) -> Markup {
     let Some(found) = found else {
-        let why = match (task.status, task.fields_bytes) {
+        let why = match (task.summary.status, task.fields_bytes) {
             (_, Some(bytes)) => format!(
                 "They have {}, and at most {} are kept of a task that has completed.",
                 size(bytes),
@@ -196,22 +197,22 @@ fn fields(task: &TaskView, found: Option<&LocatedTask>, mask: &FieldMask) -> Mar
 
 /// Looks for the task where tasks of its status are. The fields that a completed one keeps are taken from it.
 async fn find(queue: &Queue, task: &mut TaskView, mask: &FieldMask) -> OperationResult<Option<LocatedTask>> {
-    Ok(match task.status {
+    Ok(match task.summary.status {
         Status::Pending | Status::Processing => living(queue, task, mask).await?,
-        Status::Failed => queue.dead_named(&task.id).await?.map(|letter| {
+        Status::Failed => queue.dead_named(&task.summary.id).await?.map(|letter| {
             let found = LocatedTask::new(queue, ListedState::Dead, &letter.fields, mask, letter.attempts);
             LocatedTask { reason: Some(letter.reason), ..found }
         }),
         Status::Completed => task.fields.take().map(|fields| {
             let fields = FieldView::raw(&fields);
-            LocatedTask::new(queue, ListedState::Ended, &fields, mask, task.attempt)
+            LocatedTask::new(queue, ListedState::Ended, &fields, mask, task.summary.attempt)
         }),
         Status::Cancelled => None,
     })
 }
 
 async fn living(queue: &Queue, task: &TaskView, mask: &FieldMask) -> OperationResult<Option<LocatedTask>> {
-    let Some((state, found)) = queue.located(&task.id).await? else { return Ok(None) };
+    let Some((state, found)) = queue.located(&task.summary.id).await? else { return Ok(None) };
     let waits = if state == ListedState::Running {
         Vec::new()
     } else {
@@ -219,7 +220,7 @@ async fn living(queue: &Queue, task: &TaskView, mask: &FieldMask) -> OperationRe
         let view = QueueView::new(&queue.rules, &queue.census().await?, &hosts, now);
         waits::reasons(&view, &queue.rules, (state, &found), now)
     };
-    let located = LocatedTask::new(queue, state, &found.fields, mask, found.status.attempt);
+    let located = LocatedTask::new(queue, state, &found.fields, mask, found.summary.attempt);
     Ok(Some(LocatedTask { reason: found.reason, waits, ..located }))
 }
 

@@ -10,9 +10,8 @@ use crate::builds::Builds;
 use crate::clock::now_ms;
 use crate::config::QueueRules;
 use crate::operations::TaskView;
-use crate::queue::Status;
-use crate::queue::attempts::FailedAttempt;
-use crate::queue::attempts::LOST;
+use crate::queue::attempts::{FailedAttempt, LOST};
+use crate::queue::{Status, TaskSummary};
 
 /// Characters of an error that stand in the line of its attempt; a longer one has a block of its own.
 const IN_LINE: usize = 200;
@@ -26,12 +25,12 @@ pub(super) fn section(task: &TaskView, rules: &QueueRules, builds: &Builds) -> M
             h2 id="timeline" { "Timeline" }
             (parts(&TimeParts::of(task, now)))
             ol.timeline {
-                li { strong { "Enqueued" } " " (moment(task.enqueued_at, now)) }
+                li { strong { "Enqueued" } " " (moment(task.summary.enqueued_at, now)) }
                 @if first.is_some_and(|first| first > 1) {
                     li.quiet { "Attempts before this one are not kept." }
                 }
                 @for failed in attempts { (attempt(failed, now, builds)) }
-                (present(task, now, builds))
+                (present(&task.summary, now, builds))
             }
             @if !rules.keeps_failed_attempts() {
                 p.note { "The queue keeps no failed attempts." }
@@ -59,26 +58,27 @@ struct TimeParts {
 
 impl TimeParts {
     fn of(task: &TaskView, now: u64) -> TimeParts {
+        let summary = &task.summary;
         let failed = task.attempts.as_deref().unwrap_or_default();
         // Attempts before the first one that is kept took some time, too.
-        let are_known = failed.first().map_or(task.attempt <= 1, |first| first.attempt == 1);
-        let began = failed.first().map_or(task.started_at, |first| Some(first.started_at));
-        let end = if task.status.is_end() { task.finished_at } else { Some(now) };
-        let last = match task.status {
-            Status::Completed => task.started_at.zip(task.finished_at),
-            Status::Processing => task.started_at.map(|began| (began, now)),
+        let are_known = failed.first().map_or(summary.attempt <= 1, |first| first.attempt == 1);
+        let began = failed.first().map_or(summary.started_at, |first| Some(first.started_at));
+        let end = if summary.status.is_end() { summary.finished_at } else { Some(now) };
+        let last = match summary.status {
+            Status::Completed => summary.started_at.zip(summary.finished_at),
+            Status::Processing => summary.started_at.map(|began| (began, now)),
             _ => None,
         };
         let last = last.map(|(began, ended)| ended.saturating_sub(began));
         let all: u64 = failed.iter().map(|failed| failed.duration_ms).sum::<u64>() + last.unwrap_or(0);
         let has_run = !failed.is_empty() || last.is_some();
         let since = |from: Option<u64>, to: Option<u64>| Some(to?.saturating_sub(from?));
-        let whole = since(task.enqueued_at, end);
-        let waited = if has_run { since(task.enqueued_at, began).filter(|_| are_known) } else { whole };
+        let whole = since(summary.enqueued_at, end);
+        let waited = if has_run { since(summary.enqueued_at, began).filter(|_| are_known) } else { whole };
         let ran = Some(all).filter(|_| has_run && are_known);
         let between = waited.zip(ran).zip(whole);
         let between = between.map(|((waited, ran), whole)| whole.saturating_sub(waited + ran));
-        TimeParts { waited, ran, between: between.filter(|_| task.attempt > 1), whole }
+        TimeParts { waited, ran, between: between.filter(|_| summary.attempt > 1), whole }
     }
 }
 
@@ -144,7 +144,7 @@ fn lost(attempt: &FailedAttempt, now: u64, builds: &Builds) -> Markup {
 }
 
 /// The present state of the task, or its end.
-fn present(task: &TaskView, now: u64, builds: &Builds) -> Markup {
+fn present(task: &TaskSummary, now: u64, builds: &Builds) -> Markup {
     let ran = task.started_at.zip(task.finished_at);
     html! {
         li {
@@ -180,7 +180,6 @@ fn present(task: &TaskView, now: u64, builds: &Builds) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::TaskStatus;
 
     fn failed(attempt: u32, started_at: u64, finished_at: u64) -> FailedAttempt {
         FailedAttempt {
@@ -197,8 +196,8 @@ mod tests {
         let [enqueued_at, started_at, finished_at] = times;
         let attempt = attempts.last().map_or(1, |last| last.attempt + u32::from(status != Status::Failed));
         let task =
-            TaskStatus { attempt, enqueued_at, started_at, finished_at, ..TaskStatus::new("7", status) };
-        let view = TaskView::new("work", &task).with_attempts(attempts);
+            TaskSummary { attempt, enqueued_at, started_at, finished_at, ..TaskSummary::new("7", status) };
+        let view = TaskView::new("work", &task.into()).with_attempts(attempts);
         let TimeParts { waited, ran, between, whole } = TimeParts::of(&view, 10_000);
         [waited, ran, between, whole]
     }

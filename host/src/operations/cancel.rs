@@ -59,7 +59,7 @@ pub(crate) async fn cancel(
     let before = match &found {
         Some(id) if dry_run => match patiently(|| queue.status(id)).await? {
             None if patiently(|| queue.may_be_listed(id)).await? => Some(Status::Pending),
-            task => task.map(|task| task.status),
+            task => task.map(|task| task.summary.status),
         },
         Some(id) => patiently(|| queue.cancel(id)).await?,
         None => None,

@@ -75,7 +75,7 @@ pub(super) async fn cancel_all(
             }
             // The reply to an earlier try may have been lost, before the tasks below it were cancelled.
             if is_cancelled || before == Some(Status::Cancelled) {
-                done.children += tree::cancel_below(queues, queue, &task.status.id).await?;
+                done.children += tree::cancel_below(queues, queue, &task.summary.id).await?;
             }
             if Instant::now() >= end {
                 done.next = Some(walk.write(page.state, &task.position));
@@ -221,7 +221,7 @@ impl<'c> CancelWalk<'c> {
     fn is_newer(&self, task: &FoundTask, is_in_stream: bool) -> bool {
         // In the first round, `last` bounds the stream.
         let is_bounded = !is_in_stream || self.round > 1;
-        let enqueued_at = if is_in_stream { task.status.enqueued_at } else { task.since_ms };
+        let enqueued_at = if is_in_stream { task.summary.enqueued_at } else { task.since_ms };
         let came_at = task.requeued_at().max(enqueued_at.filter(|_| is_bounded));
         self.until_ms.zip(came_at).is_some_and(|(until, at)| at > until)
     }

@@ -21,7 +21,7 @@ use crate::mask::FieldMask;
 use crate::queue::events::EventPlace;
 use crate::queue::listing::{FoundTask, ListedPage, ListedState};
 use crate::queue::repeat::patiently;
-use crate::queue::{Queue, Status, TaskFilter};
+use crate::queue::{Queue, TaskFilter, TaskSummary};
 
 /// The most tasks that one call looks at.
 const LOOKS: usize = 5_000;
@@ -54,27 +54,12 @@ pub(crate) struct TaskList {
 /// A task in a list. An unknown value is null. Times are milliseconds since the Unix epoch, by Redis's clock.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ListedTask {
-    pub id: String,
-    /// PENDING, PROCESSING, COMPLETED, FAILED or CANCELLED.
-    #[schema(value_type = String)]
-    pub status: Status,
+    #[serde(flatten)]
+    pub summary: TaskSummary,
     /// Its entry in the stream or among the dead letters.
     pub entry: Option<String>,
-    pub attempt: u32,
     /// Why it is dead.
     pub reason: Option<String>,
-    /// The latest error.
-    pub error: Option<String>,
-    /// `name@digest` of the version that ran last.
-    pub plugin: Option<String>,
-    /// The host that runs it, or ran it last.
-    pub consumer: Option<String>,
-    pub progress: Option<u8>,
-    pub note: Option<String>,
-    pub enqueued_at: Option<u64>,
-    pub started_at: Option<u64>,
-    pub finished_at: Option<u64>,
-    pub due_at: Option<u64>,
     /// Milliseconds since the host that runs it was last heard of.
     pub idle_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -94,26 +79,9 @@ impl TaskList {
 impl ListedTask {
     fn new(queue: &Queue, task: FoundTask, with_fields: bool, mask: &FieldMask) -> ListedTask {
         let columns = columns(queue, &task.fields, mask);
-        let FoundTask { entry, status, reason, idle_ms, fields, .. } = task;
-        ListedTask {
-            id: status.id,
-            status: status.status,
-            entry,
-            attempt: status.attempt,
-            reason,
-            error: status.error.filter(|error| !error.is_empty()),
-            plugin: status.plugin,
-            consumer: status.consumer,
-            progress: status.progress,
-            note: status.note,
-            enqueued_at: status.enqueued_at,
-            started_at: status.started_at,
-            finished_at: status.finished_at,
-            due_at: status.due_at,
-            idle_ms,
-            fields: with_fields.then(|| FieldView::all(&fields)),
-            columns,
-        }
+        let FoundTask { entry, summary, reason, idle_ms, fields, .. } = task;
+        let fields = with_fields.then(|| FieldView::all(&fields));
+        ListedTask { summary, entry, reason, idle_ms, fields, columns }
     }
 }
 

@@ -42,8 +42,8 @@ type Place = Option<(ListedState, FoundTask)>;
 /// The member among the delayed tasks and the answer for the task `id`, if it is delayed.
 fn delayed<'p>(id: &str, place: &'p Place) -> Option<(&'p str, Retried)> {
     let (_, task) =
-        place.as_ref().filter(|(state, task)| *state == ListedState::Delayed && task.status.id == id)?;
-    let (attempt, was_due_at) = (task.status.attempt, task.status.due_at);
+        place.as_ref().filter(|(state, task)| *state == ListedState::Delayed && task.summary.id == id)?;
+    let (attempt, was_due_at) = (task.summary.attempt, task.summary.due_at);
     Some((task.member(), Retried { id: id.to_owned(), attempt, was_due_at }))
 }
 
@@ -66,7 +66,7 @@ async fn has_gone_on(queue: &Queue, id: &str) -> OperationResult<bool> {
 /// Why a task that is not delayed cannot be told to run, and the way out.
 async fn refusal(queue: &Queue, id: &str, place: &Place) -> OperationResult<OperationError> {
     let name = &queue.rules.name;
-    let status = patiently(|| queue.status(id)).await?.map(|task| task.status);
+    let status = patiently(|| queue.status(id)).await?.map(|task| task.summary.status);
     // A status is looked for among the dead letters, too, by the id. Another name may still mean one of them.
     let may_be_dead = status.map_or(queue.rules.id.is_some(), |status| status == Status::Failed);
     if may_be_dead && let Some(letter) = patiently(|| queue.dead_named(id)).await? {

@@ -48,7 +48,7 @@ impl TaskSample {
     }
 
     pub(super) fn of_task(queue: &Queue, task: &FoundTask, mask: &FieldMask) -> TaskSample {
-        TaskSample::new(queue, &task.status.id, &task.fields, mask)
+        TaskSample::new(queue, &task.summary.id, &task.fields, mask)
     }
 
     /// The first of these tasks, wherever they are.

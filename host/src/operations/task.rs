@@ -17,30 +17,16 @@ use crate::mask::FieldMask;
 use crate::queue::attempts::FailedAttempt;
 use crate::queue::kept::KeptFields;
 use crate::queue::repeat::patiently;
-use crate::queue::{Meant, Queue, SEARCH_BOUNDS, Status, TaskName, TaskStatus};
+use crate::queue::{Meant, Queue, SEARCH_BOUNDS, TaskName, TaskStatus, TaskSummary};
 
 /// A task. The names are stable; an unknown value is null. Times are milliseconds since the Unix epoch.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TaskView {
-    pub id: String,
+    #[serde(flatten)]
+    pub summary: TaskSummary,
     pub queue: String,
-    /// PENDING, PROCESSING, COMPLETED, FAILED or CANCELLED.
-    #[schema(value_type = String)]
-    pub status: Status,
-    pub attempt: u32,
-    pub error: Option<String>,
     /// The handler's result: its JSON value, else its text, else `{"base64": …}`.
     pub result: Option<Value>,
-    /// Percent, as the handler last reported.
-    pub progress: Option<u8>,
-    pub note: Option<String>,
-    /// `name@digest` of the version that ran last.
-    pub plugin: Option<String>,
-    pub consumer: Option<String>,
-    pub enqueued_at: Option<u64>,
-    pub started_at: Option<u64>,
-    pub finished_at: Option<u64>,
-    pub due_at: Option<u64>,
     /// The task with the same idempotency key. Because of it, this one did not run.
     pub duplicate_of: Option<String>,
     /// Why its flow, or the next task of its key, was not told of its end. `tqhost doctor --fix` tells them.
@@ -71,20 +57,9 @@ impl TaskView {
             None => (None, None),
         };
         TaskView {
-            id: task.id.clone(),
+            summary: task.summary.clone(),
             queue: queue.to_owned(),
-            status: task.status,
-            attempt: task.attempt,
-            error: task.error.clone(),
             result: task.result.as_deref().map(json::result_json),
-            progress: task.progress,
-            note: task.note.clone(),
-            plugin: task.plugin.clone(),
-            consumer: task.consumer.clone(),
-            enqueued_at: task.enqueued_at,
-            started_at: task.started_at,
-            finished_at: task.finished_at,
-            due_at: task.due_at,
             duplicate_of: task.duplicate_of.clone(),
             unfinished: task.unfinished.clone(),
             children: task.flow.map(|flow| flow.children),

@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 use super::error::{OperationError, OperationResult};
 use crate::config::QueueRules;
 use crate::queue::repeat::patiently;
-use crate::queue::{FlowChild, FlowProgress, Queue, Status, TaskName, TaskStatus};
+use crate::queue::{FlowChild, FlowProgress, Queue, Status, TaskName, TaskStatus, TaskSummary};
 
 /// The levels of a tree that are shown, below the task itself.
 const LEVELS: usize = 5;
@@ -62,7 +62,8 @@ pub(crate) struct BranchView {
 
 impl BranchView {
     pub(crate) fn new(queue: &str, task: TaskStatus, below: Branches) -> BranchView {
-        let TaskStatus { id, status, progress, note, error, flow, .. } = task;
+        let TaskStatus { summary, flow, .. } = task;
+        let TaskSummary { id, status, progress, note, error, .. } = summary;
         BranchView {
             queue: queue.to_owned(),
             id,
@@ -142,7 +143,7 @@ impl Walk<'_> {
                 return Ok(below);
             }
             if task.flow.is_some() {
-                below.children = self.children(queue, &task.id, depth).await?;
+                below.children = self.children(queue, &task.summary.id, depth).await?;
             }
             for flow in &task.flows {
                 // None: it ended long ago and nothing is kept of it, or enough tasks were looked at or shown.
@@ -196,8 +197,9 @@ impl Walk<'_> {
             None => None,
         };
         let noted = |child: &FlowChild| TaskStatus {
+            summary: TaskSummary::new(&name.id, child.status),
             flows: child.flows.clone(),
-            ..TaskStatus::new(&name.id, child.status)
+            ..TaskStatus::default()
         };
         let Some(task) = kept.or_else(|| child.map(noted)) else { return Ok(None) };
         self.shown -= 1;

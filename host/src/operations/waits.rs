@@ -98,13 +98,13 @@ mod tests {
     use crate::queue::hold::QueueHold;
     use crate::queue::limits::QueueLimits;
     use crate::queue::pause::QueuePause;
-    use crate::queue::{Census, Status, TaskStatus};
+    use crate::queue::{Census, Status, TaskSummary};
 
     fn task(position: &str, at_ms: u64) -> FoundTask {
         FoundTask {
             position: position.into(),
             entry: None,
-            status: TaskStatus::new("7", Status::Pending),
+            summary: TaskSummary::new("7", Status::Pending),
             reason: None,
             at_ms: Some(at_ms),
             since_ms: None,

@@ -67,7 +67,7 @@ impl Queue {
         task: &FoundTask,
         only_waiting: bool,
     ) -> QueueResult<Option<Status>> {
-        let (id, entry) = (&task.status.id, task.entry.as_deref().unwrap_or_default());
+        let (id, entry) = (&task.summary.id, task.entry.as_deref().unwrap_or_default());
         let letter = if self.is_keeping() { self.drained(task) } else { RawFields::new() };
         let is_unread = task.delayed_member().is_some() && task.fields.is_empty() && task.reserved.is_empty();
         if self.is_keeping() && (task.waits_for_flow() || letter.len() > MOST_FIELDS || is_unread) {
@@ -83,7 +83,7 @@ impl Queue {
 
     /// A task that waits, in the form of a dead letter with the reason `drained`, but without its time.
     fn drained(&self, task: &FoundTask) -> RawFields {
-        let status = &task.status;
+        let status = &task.summary;
         let mut noted = vec![
             codec::raw("tq-id", &status.id),
             codec::raw("tq-queue", &self.rules.name),

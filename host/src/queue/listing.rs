@@ -24,7 +24,7 @@ use super::filter::Traits;
 use super::handle::Queue;
 use super::reply::{self, UnexpectedShape};
 use super::script;
-use super::status::{Status, TaskStatus};
+use super::status::{Status, TaskSummary};
 use super::turns::HELD;
 
 /// The state of the tasks in a list.
@@ -54,21 +54,6 @@ pub(crate) enum ListedState {
     Ended,
 }
 
-/// The fields of a status that a list shows.
-const SHOWN: [&str; 11] = [
-    "status",
-    "attempt",
-    "error",
-    "progress",
-    "note",
-    "plugin",
-    "consumer",
-    "enqueued_at",
-    "started_at",
-    "finished_at",
-    "due_at",
-];
-
 /// A task in a list. Times are milliseconds since the Unix epoch, by Redis's clock.
 #[derive(Debug, Clone)]
 pub(crate) struct FoundTask {
@@ -76,7 +61,7 @@ pub(crate) struct FoundTask {
     pub position: String,
     /// Its entry in the stream or among the dead letters.
     pub entry: Option<String>,
-    pub status: TaskStatus,
+    pub summary: TaskSummary,
     /// Why it is dead.
     pub reason: Option<String>,
     /// The time that belongs to the state: when the task was queued, was delivered to a host, is due, died or
@@ -99,11 +84,11 @@ const OF_FLOW: &str = "flow/";
 
 impl FoundTask {
     /// A task whose times are all `at_ms`, without fields.
-    fn new(position: String, status: TaskStatus, at_ms: Option<u64>) -> FoundTask {
+    fn new(position: String, summary: TaskSummary, at_ms: Option<u64>) -> FoundTask {
         FoundTask {
             position,
             entry: None,
-            status,
+            summary,
             reason: None,
             at_ms,
             since_ms: at_ms,
@@ -135,11 +120,11 @@ impl FoundTask {
             text.as_deref().unwrap_or_default()
         }
         Traits {
-            id: &self.status.id,
+            id: &self.summary.id,
             reason: text(&self.reason),
-            error: text(&self.status.error),
-            plugin: text(&self.status.plugin),
-            consumer: text(&self.status.consumer),
+            error: text(&self.summary.error),
+            plugin: text(&self.summary.plugin),
+            consumer: text(&self.summary.consumer),
             at_ms: self.at_ms,
             since_ms: self.since_ms,
             fields: &self.fields,
@@ -236,12 +221,12 @@ impl Queue {
             let entry = StreamEntry { id: entry, fields, deliveries: 1 };
             let mut task = found(entry, Status::Processing, Some(now_ms.saturating_sub(idle_ms)));
             task.idle_ms = Some(idle_ms);
-            task.status.consumer = Some(consumer);
+            task.summary.consumer = Some(consumer);
             tasks.push(task);
         }
         let mut tasks = self.with_statuses(tasks).await?;
         for task in &mut tasks {
-            task.at_ms = task.status.started_at.or(task.at_ms);
+            task.at_ms = task.summary.started_at.or(task.at_ms);
             task.since_ms = task.at_ms;
         }
         Ok(ListedPage { tasks, examined, next })
@@ -268,13 +253,13 @@ impl Queue {
             let entry = StreamEntry { id, fields, deliveries: 1 };
             let mut task = found(entry, Status::Pending, (!held).then_some(due_at));
             (task.entry, task.position) = (None, position(&member, &due));
-            (task.status.enqueued_at, task.since_ms) = (enqueued_at, enqueued_at);
+            (task.summary.enqueued_at, task.since_ms) = (enqueued_at, enqueued_at);
             task
         };
         let mut tasks = self.with_statuses(items.into_iter().map(delayed).collect()).await?;
         for task in &mut tasks {
-            task.status.due_at = task.at_ms;
-            task.since_ms = task.since_ms.or(task.status.enqueued_at);
+            task.summary.due_at = task.at_ms;
+            task.since_ms = task.since_ms.or(task.summary.enqueued_at);
             if held {
                 task.at_ms = task.since_ms;
             }
@@ -306,8 +291,8 @@ impl Queue {
         let ended = |event: TaskEvent| {
             let TaskEvent { place, id, status, attempt, .. } = event;
             let at_ms = codec::entry_time_ms(&place.entry);
-            let status = TaskStatus { attempt, finished_at: Some(at_ms), ..TaskStatus::new(&id, status) };
-            status.status.is_end().then(|| FoundTask::new(place.to_string(), status, Some(at_ms)))
+            let summary = TaskSummary { attempt, finished_at: Some(at_ms), ..TaskSummary::new(&id, status) };
+            status.is_end().then(|| FoundTask::new(place.to_string(), summary, Some(at_ms)))
         };
         let tasks = self.with_statuses(events.into_iter().filter_map(ended).collect()).await?;
         Ok(ListedPage { tasks, examined, next: next.map(|place| place.to_string()) })
@@ -381,7 +366,7 @@ impl Queue {
     async fn with_statuses(&self, mut tasks: Vec<FoundTask>) -> QueueResult<Vec<FoundTask>> {
         const WHAT: &str = "read tasks' statuses";
         let ask = |task: &FoundTask| {
-            redis::cmd("HMGET").arg(self.keys.task(&task.status.id)).arg(&SHOWN).to_owned()
+            redis::cmd("HMGET").arg(self.keys.task(&task.summary.id)).arg(&TaskSummary::FIELDS).to_owned()
         };
         let replies = self.link.pipeline(WHAT, &tasks.iter().map(ask).collect::<Vec<Cmd>>()).await?;
         for (task, reply) in tasks.iter_mut().zip(replies) {
@@ -391,13 +376,14 @@ impl Queue {
                 Value::Nil => Ok(None),
                 value => reply::bytes(value).map(Some),
             });
-            let known = SHOWN.iter().zip(self.shaped(WHAT, values)?);
-            let fields = known.filter_map(|(name, value)| Some((name.as_bytes().to_vec(), value?))).collect();
-            let Some(known) = TaskStatus::read(&task.status.id, fields) else { continue };
-            let TaskStatus { status, consumer, finished_at, attempt, .. } = task.status.clone();
+            let known = TaskSummary::FIELDS.iter().zip(self.shaped(WHAT, values)?);
+            let field = |(name, value): (&&str, Option<Vec<u8>>)| Some((name.as_bytes().to_vec(), value?));
+            let fields: RawFields = known.filter_map(field).collect();
+            let Some(known) = TaskSummary::read(&task.summary.id, &fields) else { continue };
+            let TaskSummary { status, consumer, finished_at, attempt, .. } = task.summary.clone();
             let runs = status == Status::Processing;
             task.has_status = true;
-            task.status = TaskStatus {
+            task.summary = TaskSummary {
                 status,
                 consumer: if runs { consumer } else { known.consumer },
                 finished_at,
@@ -432,32 +418,32 @@ struct PendingEntry {
 
 /// The task of an entry.
 fn found(entry: StreamEntry, status: Status, at_ms: Option<u64>) -> FoundTask {
-    let mut task = TaskStatus::new(&codec::id_of(&entry), status);
-    task.attempt = reply::number_of(&entry.fields, "tq-attempt").unwrap_or(1);
+    let mut summary = TaskSummary::new(&codec::id_of(&entry), status);
+    summary.attempt = reply::number_of(&entry.fields, "tq-attempt").unwrap_or(1);
     let enqueued_at = reply::number_of(&entry.fields, "tq-enqueued-at");
-    task.enqueued_at = enqueued_at.or_else(|| Some(codec::entry_time_ms(&entry.id)));
+    summary.enqueued_at = enqueued_at.or_else(|| Some(codec::entry_time_ms(&entry.id)));
     let is_reserved = |(name, _): &(Vec<u8>, _)| std::str::from_utf8(name).is_ok_and(codec::is_of_host);
     let (reserved, fields) = entry.fields.into_iter().partition(is_reserved);
     let position = entry.id.clone();
-    FoundTask { entry: Some(entry.id), fields, reserved, ..FoundTask::new(position, task, at_ms) }
+    FoundTask { entry: Some(entry.id), fields, reserved, ..FoundTask::new(position, summary, at_ms) }
 }
 
 fn dead(letter: DeadLetter) -> FoundTask {
     let some = |text: String| Some(text).filter(|text| !text.is_empty());
     let time = |ms: u64| Some(ms).filter(|ms| *ms > 0);
-    let status = TaskStatus {
+    let summary = TaskSummary {
         attempt: letter.attempts,
         error: some(letter.error),
         plugin: some(letter.plugin),
         consumer: some(letter.consumer),
         enqueued_at: time(letter.enqueued_at),
         finished_at: time(letter.failed_at),
-        ..TaskStatus::new(&letter.id, Status::Failed)
+        ..TaskSummary::new(&letter.id, Status::Failed)
     };
     FoundTask {
         reason: some(letter.reason),
         fields: letter.fields,
         entry: Some(letter.entry.clone()),
-        ..FoundTask::new(letter.entry, status, time(letter.failed_at))
+        ..FoundTask::new(letter.entry, summary, time(letter.failed_at))
     }
 }

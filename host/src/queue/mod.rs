@@ -99,6 +99,6 @@ pub(crate) use search::BOUNDS as SEARCH_BOUNDS;
 pub use servers::Redis;
 pub use settle::{Ending, EndingSubject, SettleCall, Settled, Settlement};
 pub use status::Status;
-pub(crate) use status::{FlowProgress, TaskName, TaskStatus};
+pub(crate) use status::{FlowProgress, TaskName, TaskStatus, TaskSummary};
 
 pub(crate) use handle::millis;

@@ -5,6 +5,8 @@
 //!
 //! Not here: writing a status (the scripts do).
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 use strum::{EnumString, IntoStaticStr};
 use utoipa::ToSchema;
@@ -94,27 +96,78 @@ pub struct FlowProgress {
     pub children: u64,
 }
 
-/// All information about a task. Times are milliseconds since the Unix epoch, by Redis's clock.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TaskStatus {
+/// The part of a task's status that lists show, too. Times are milliseconds since the Unix epoch, by Redis's
+/// clock.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct TaskSummary {
     pub id: String,
+    /// PENDING, PROCESSING, COMPLETED, FAILED or CANCELLED.
+    #[schema(value_type = String)]
     pub status: Status,
     /// The attempt that runs now or, if none does, the last or next one.
     pub attempt: u32,
     /// The latest error.
     pub error: Option<String>,
-    pub result: Option<Vec<u8>>,
     /// Percent, as the handler last reported.
     pub progress: Option<u8>,
     pub note: Option<String>,
     /// `name@digest` of the version that ran last.
     pub plugin: Option<String>,
+    /// The host that runs it, or ran it last.
     pub consumer: Option<String>,
     pub enqueued_at: Option<u64>,
     pub started_at: Option<u64>,
     pub finished_at: Option<u64>,
     /// When a delayed task goes back to the stream.
     pub due_at: Option<u64>,
+}
+
+impl TaskSummary {
+    /// The fields of a status key that [`TaskSummary::read`] takes.
+    pub(super) const FIELDS: [&str; 11] = [
+        "status",
+        "attempt",
+        "error",
+        "progress",
+        "note",
+        "plugin",
+        "consumer",
+        "enqueued_at",
+        "started_at",
+        "finished_at",
+        "due_at",
+    ];
+
+    pub(crate) fn new(id: &str, status: Status) -> TaskSummary {
+        TaskSummary { id: id.to_owned(), status, attempt: 1, ..TaskSummary::default() }
+    }
+
+    /// Reads the fields of a status key. None: they are those of no status.
+    pub(super) fn read(id: &str, fields: &codec::RawFields) -> Option<TaskSummary> {
+        let status = reply::value_of(fields, "status").and_then(Status::parse)?;
+        let text = |name| reply::value_of(fields, name).map(String::from_utf8_lossy).map(Cow::into_owned);
+        Some(TaskSummary {
+            id: id.to_owned(),
+            status,
+            attempt: reply::number_of(fields, "attempt").unwrap_or(1),
+            error: text("error"),
+            progress: reply::number_of(fields, "progress"),
+            note: text("note").filter(|note| !note.is_empty()),
+            plugin: text("plugin"),
+            consumer: text("consumer"),
+            enqueued_at: reply::number_of(fields, "enqueued_at"),
+            started_at: reply::number_of(fields, "started_at"),
+            finished_at: reply::number_of(fields, "finished_at"),
+            due_at: reply::number_of(fields, "due_at"),
+        })
+    }
+}
+
+/// All information about a task.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TaskStatus {
+    pub summary: TaskSummary,
+    pub result: Option<Vec<u8>>,
     /// The task with the same idempotency key, because of which this one did not run.
     pub duplicate_of: Option<String>,
     /// Why its flow, or the next task of its key, was not told of its end.
@@ -134,27 +187,12 @@ pub struct TaskStatus {
 }
 
 impl TaskStatus {
-    pub(crate) fn new(id: &str, status: Status) -> TaskStatus {
-        TaskStatus { id: id.to_owned(), status, attempt: 1, ..TaskStatus::default() }
-    }
-
     /// Reads the fields of a status key. None: they are those of no status.
     pub(super) fn read(id: &str, fields: codec::RawFields) -> Option<TaskStatus> {
-        let status = reply::value_of(&fields, "status").and_then(Status::parse)?;
-        let mut task = TaskStatus::new(id, status);
+        let mut task = TaskStatus::from(TaskSummary::read(id, &fields)?);
         for (name, value) in fields {
             let text = || String::from_utf8_lossy(&value).into_owned();
             match name.as_slice() {
-                b"attempt" => task.attempt = text().parse().unwrap_or(1),
-                b"error" => task.error = Some(text()),
-                b"progress" => task.progress = text().parse().ok(),
-                b"note" => task.note = Some(text()).filter(|note| !note.is_empty()),
-                b"plugin" => task.plugin = Some(text()),
-                b"consumer" => task.consumer = Some(text()),
-                b"enqueued_at" => task.enqueued_at = text().parse().ok(),
-                b"started_at" => task.started_at = text().parse().ok(),
-                b"finished_at" => task.finished_at = text().parse().ok(),
-                b"due_at" => task.due_at = text().parse().ok(),
                 b"duplicate_of" => task.duplicate_of = Some(text()),
                 b"unfinished" => task.unfinished = Some(text()),
                 b"result" => task.result = Some(value),
@@ -175,6 +213,12 @@ impl TaskStatus {
     }
 }
 
+impl From<TaskSummary> for TaskStatus {
+    fn from(summary: TaskSummary) -> TaskStatus {
+        TaskStatus { summary, ..TaskStatus::default() }
+    }
+}
+
 impl Queue {
     /// The state of the task `id`. None: it never existed, or its status has expired.
     ///
@@ -186,19 +230,20 @@ impl Queue {
             return Ok(Some(kept));
         }
         if self.find_queued(id).await?.is_some() {
-            return Ok(Some(TaskStatus::new(id, Status::Pending)));
+            return Ok(Some(TaskSummary::new(id, Status::Pending).into()));
         }
         let dead = self.dead_named(id).await?;
         if let Some(letter) = dead.filter(|letter| letter.id == id) {
-            return Ok(Some(TaskStatus {
+            let summary = TaskSummary {
                 attempt: letter.attempts,
                 error: Some(letter.error),
                 plugin: Some(letter.plugin),
                 consumer: Some(letter.consumer),
                 enqueued_at: Some(letter.enqueued_at),
                 finished_at: Some(letter.failed_at),
-                ..TaskStatus::new(id, Status::Failed)
-            }));
+                ..TaskSummary::new(id, Status::Failed)
+            };
+            return Ok(Some(summary.into()));
         }
         // It may have begun or ended between these reads.
         self.kept_status(id).await

@@ -107,7 +107,8 @@ struct Ends {
 
 impl Ends {
     fn ended(&mut self, queue: &str, status: &TaskStatus, out: &mut Out) {
-        match status.status {
+        let summary = &status.summary;
+        match summary.status {
             Status::Completed => self.completed += 1,
             Status::Cancelled => self.cancelled += 1,
             _ => self.failed += 1,
@@ -115,22 +116,23 @@ impl Ends {
         if out.json {
             return out.json(&TaskView::new(queue, status));
         }
-        let word = out.paint.tone(tone(status.status), status.status.into_str());
-        let error = status.error.as_deref().map(text::escape).filter(|_| status.status != Status::Completed);
+        let word = out.paint.tone(tone(summary.status), summary.status.into_str());
+        let error =
+            summary.error.as_deref().map(text::escape).filter(|_| summary.status != Status::Completed);
         let error = error.map(|error| format!(": {error}")).unwrap_or_default();
         if self.is_single {
-            let took = match (status.enqueued_at, status.finished_at) {
+            let took = match (summary.enqueued_at, summary.finished_at) {
                 (Some(from), Some(to)) => {
                     format!(" after {}", text::took(Duration::from_millis(to.saturating_sub(from))))
                 }
                 _ => String::new(),
             };
-            out.line(format!("{word}{took}, attempt {}{error}", status.attempt));
+            out.line(format!("{word}{took}, attempt {}{error}", summary.attempt));
             if let Some(result) = &status.result {
                 out.line(value::shown(result));
             }
-        } else if status.status != Status::Completed {
-            out.line(format!("{}  {word}{error}", status.id));
+        } else if summary.status != Status::Completed {
+            out.line(format!("{}  {word}{error}", summary.id));
         }
     }
 

@@ -5,8 +5,8 @@
 //! forgotten line opens nothing. docs/operations.md has the same table; a test compares the two, and asks
 //! each path with each role.
 //!
-//! Not here: who has which role (`tokens`), what needs no session at all (`dashboard::guard`), the role that
-//! a job needs (`api::guard`), which is in its body.
+//! A request that begins a job may need more than its line says, by the work that its body orders
+//! (`api::guard`). Not here: who has which role (`tokens`), a caller without a session (`dashboard::guard`).
 
 use axum::http::Method;
 
@@ -60,7 +60,7 @@ const CHANGES: [(&str, AccessRole); 45] = [
     ("POST /plugins/{plugin}/rollback", Admin),
     ("POST /plugins/{plugin}/lift", Admin),
     ("POST /plugins/{plugin}/reload", Admin),
-    // They change nothing but the session.
+    // They change nothing but the session. Who has none yet passes, too.
     ("POST /login", Read),
     ("POST /logout", Read),
 ];

@@ -40,7 +40,7 @@ fn table(all: &[ChangeView], now_ms: u64, paint: Paint) -> String {
     if all.is_empty() {
         return format!("None of the last {MOST_CHANGES} changes is of this kind.");
     }
-    let mut table = TextTable::new(&["DETAIL", "OF", "WHO", "WHY"])
+    let mut table = TextTable::with_spare(&["DETAIL", "OF", "WHO", "WHY"])
         .figures(["WHEN"])
         .names(["WHO"])
         .fixed(["CHANGE"])

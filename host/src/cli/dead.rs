@@ -200,7 +200,7 @@ async fn count(
 
 /// `titles` has the titles of the columns that the queue adds.
 fn table(letters: &[DeadView], titles: &[String], now_ms: u64, paint: Paint) -> String {
-    let mut table = TextTable::new(&["ATTEMPTS", "DIED"])
+    let mut table = TextTable::with_spare(&["ATTEMPTS", "DIED"])
         .id("ID")
         .texts(["REASON"])
         .texts(titles)

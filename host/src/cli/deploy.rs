@@ -324,7 +324,7 @@ fn render(view: &DeployView, back: &PutBack, has_hosts: bool, wait: Duration, pa
 }
 
 fn render_verdicts(hosts: &[HostVerdict], paint: Paint) -> String {
-    let mut table = TextTable::new(&["WHY", "HOST"]).names(["HOST"]).fixed(["VERDICT"]).texts(["WHY"]);
+    let mut table = TextTable::with_spare(&["WHY", "HOST"]).names(["HOST"]).fixed(["VERDICT"]).texts(["WHY"]);
     for HostVerdict { host, state, on_probation, why } in hosts {
         let (word, tone) = match (state, on_probation) {
             (Taken::Active, true) => ("taken, on probation", Tone::Good),

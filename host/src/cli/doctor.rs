@@ -86,7 +86,7 @@ pub(super) async fn run(config: &Config, args: DoctorArgs, out: &mut Out) -> Com
 /// How many tasks are in each place.
 fn places(queue: &str, report: &DoctorReport, paint: Paint) -> String {
     let census = &report.census;
-    let mut places = TextTable::new(&["ENDED", "HELD", "DELAYED", "RUNNING", "QUEUED", "DEAD"])
+    let mut places = TextTable::with_spare(&["ENDED", "HELD", "DELAYED", "RUNNING", "QUEUED", "DEAD"])
         .names(["QUEUE"])
         .figures(["QUEUED", "RUNNING", "DELAYED", "HELD", "DEAD", "ENDED"]);
     places.row([

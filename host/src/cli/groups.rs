@@ -81,7 +81,7 @@ fn table(groups: &TaskGroups, now_ms: u64, zone: &TimeZone, paint: Paint) -> Str
     let by_hour = first.hour.is_some();
     let by_error = first.error.is_some();
     let by_value = !(by_reason || by_version || by_hour || by_error);
-    let mut table = TextTable::new(&["OLDEST", "EXAMPLE", "NEWEST"])
+    let mut table = TextTable::with_spare(&["OLDEST", "EXAMPLE", "NEWEST"])
         .texts(by_reason.then_some("REASON"))
         .names(by_version.then_some("VERSION"))
         .fixed(by_hour.then_some("HOUR"))

@@ -44,7 +44,7 @@ fn has_counts(counted: &SpanView) -> bool {
 /// The steps from the first one in which something was counted, and all of them together.
 fn table(view: &HistoryView, zone: &TimeZone, paint: Paint) -> String {
     let spare = &["WAIT P50", "RUN P50", "WAIT P99", "RUN P99", "WAIT P95", "RUN P95", "ERRORS", "FAILED"];
-    let mut table = TextTable::new(spare)
+    let mut table = TextTable::with_spare(spare)
         .fixed(["TIME"])
         .figures(["COMPLETED", "FAILED", "ERRORS"])
         .figures(["WAIT P50", "WAIT P95", "WAIT P99", "RUN P50", "RUN P95", "RUN P99"]);

@@ -87,7 +87,8 @@ pub(super) async fn run(config: &Config, args: JobsArgs, out: &mut Out) -> Comma
 async fn undo(config: &Config, link: &Link, id: &str, out: &mut Out) -> CommandResult {
     let mut progress = CommandProgress::begin()?;
     let who = operator();
-    let undo = Box::pin(operations::undo(&config.queues, link, id, &who, ""));
+    let no_reason = "";
+    let undo = Box::pin(operations::undo(&config.queues, link, id, &who, no_reason));
     let job = progress.needed(IN_DOUBT, undo).await?;
     let queue = find_queue(&config.queues, &job.queue, link)?;
     let job = follow(config, &queue, job, progress).await?;
@@ -108,7 +109,7 @@ fn table(all: &[BulkJob], now_ms: u64, paint: Paint) -> String {
     if all.is_empty() {
         return "No job is known.".to_owned();
     }
-    let mut table = TextTable::new(&["SKIPPED", "WHO", "LEFT", "BEGAN", "PART"])
+    let mut table = TextTable::with_spare(&["SKIPPED", "WHO", "LEFT", "BEGAN", "PART"])
         .id("JOB")
         .names(["QUEUE"])
         .fixed(["WORK", "STATE"])
@@ -141,10 +142,13 @@ fn detail(job: &BulkJob, paint: Paint) -> String {
         ("state", paint.tone(tone(job.state), state)),
         ("done", job.done.to_string()),
         ("skipped", job.skipped.to_string()),
+        // It may look at more places than it counted when it began.
         ("looked at", format!("{} of {}", job.examined, job.places.max(job.examined))),
         ("who", text::escape(&job.who)),
     ];
-    lines.extend(job.from.as_ref().filter(|from| **from != job.id).map(|from| ("undoes", from.clone())));
+    // An import from a file is from itself.
+    let undoes = job.from.as_ref().filter(|from| **from != job.id);
+    lines.extend(undoes.map(|from| ("undoes", from.clone())));
     let now = now_ms();
     lines.extend(job.kept.as_ref().filter(|kept| kept.until > now).map(|kept| {
         let left = text::age_ms(kept.until - now);

@@ -65,7 +65,8 @@ pub(super) fn tell(deed: Deed, done: &ManyDone, file: Option<WrittenFile>, out: 
     out.line(sentence(deed, done, out.dry_run) + &file);
 }
 
-/// Counts the tasks, shows some of them, and asks. Returns where the job begins, and the number of its tasks.
+/// Counts the tasks, shows some of them, and asks. Returns the place that a job has which is on these tasks
+/// and on none that come later, and their number.
 async fn ask(queue: &Queue, order: &JobOrder) -> CommandResult<(String, Option<u64>)> {
     let JobCount { matched, begin, sample, .. } = count(queue, order).await?;
     show_sample(&sample);
@@ -75,10 +76,10 @@ async fn ask(queue: &Queue, order: &JobOrder) -> CommandResult<(String, Option<u
         (Deed::Cancel, _) => format!("Cancel {many} of {name}?"),
         (Deed::Drain, true) => format!("Cancel {many} that wait in {name}?"),
         (Deed::Drain, false) => format!("Cancel {many} that wait and match in {name}?"),
-        (Deed::Requeue, _) => format!("Requeue {many} of {name}?"),
-        (Deed::Export, _) => format!("Export {many} of {name}?"),
-        (Deed::Purge | Deed::Import, true) => format!("Delete {many} of {name}{end}?"),
-        (Deed::Purge | Deed::Import, false) => format!("Delete {many} that match of {name}{end}?"),
+        (Deed::Purge, true) => format!("Delete {many} of {name}{end}?"),
+        (Deed::Purge, false) => format!("Delete {many} that match of {name}{end}?"),
+        // These take nothing away, so that no command asks before them.
+        (Deed::Requeue | Deed::Export | Deed::Import, _) => format!("Go on with {many} of {name}?"),
     };
     confirm(&question, "--yes", &format!("nothing was {}", order.deed.done())).await?;
     Ok((begin, Some(matched)))
@@ -108,6 +109,7 @@ fn view(deed: Deed, done: &ManyDone) -> serde_json::Value {
     let ManyDone { succeeded, skipped, children, without_flow, examined, job, sample, .. } = done;
     let mut view = json!({ "succeeded": succeeded, "skipped": skipped });
     if let Deed::Cancel | Deed::Drain = deed {
+        // A request may stop halfway and has a cursor in `next`. A command does not, but has the same names.
         (view["children"], view["examined"], view["next"]) = (json!(children), json!(examined), json!(null));
         if let Some(sample) = sample {
             view["sample"] = json!(sample);

@@ -129,7 +129,7 @@ fn render_plugins(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
         return "The running hosts have no plugins.".into();
     }
     let spare = &["COMPILED", "PEAK MEMORY", "LOADED", "ATTEMPTS", "FAILURES", "HOST"];
-    let mut table = TextTable::new(spare)
+    let mut table = TextTable::with_spare(spare)
         .names(["PLUGIN", "HOST"])
         .fixed(["STATE"])
         .names(["VERSION"])
@@ -184,9 +184,10 @@ fn render_plugins(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
 /// The ends of attempts, by version. FAILED counts attempts that the sandbox ended, and OTHERS those that
 /// found a service down or were deferred.
 fn render_versions(versions: &[VersionView], paint: Paint) -> String {
-    let mut table = TextTable::new(&["OTHERS", "RETRIED", "REJECTED", "COMPLETED", "ATTEMPTS", "FAILED"])
-        .names(["VERSION"])
-        .figures(["ATTEMPTS", "COMPLETED", "RETRIED", "REJECTED", "FAILED", "OTHERS"]);
+    let mut table =
+        TextTable::with_spare(&["OTHERS", "RETRIED", "REJECTED", "COMPLETED", "ATTEMPTS", "FAILED"])
+            .names(["VERSION"])
+            .figures(["ATTEMPTS", "COMPLETED", "RETRIED", "REJECTED", "FAILED", "OTHERS"]);
     for of in versions {
         table.row([
             of.words().into(),
@@ -203,7 +204,7 @@ fn render_versions(versions: &[VersionView], paint: Paint) -> String {
 
 /// The changes of a plugin's versions, newest first.
 fn render_history(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
-    let mut table = TextTable::new(&["TOOK", "HOST", "WHEN"])
+    let mut table = TextTable::with_spare(&["TOOK", "HOST", "WHEN"])
         .figures(["WHEN"])
         .names(["HOST"])
         .texts(["CHANGE"])
@@ -234,7 +235,8 @@ fn render_history(rows: &[PluginView], now_ms: u64, paint: Paint) -> String {
 }
 
 fn render_files(files: &[FileView], paint: Paint) -> String {
-    let mut table = TextTable::new(&["SIZE"]).names(["PLUGIN", "FILE"]).figures(["SIZE"]).texts(["VERSION"]);
+    let mut table =
+        TextTable::with_spare(&["SIZE"]).names(["PLUGIN", "FILE"]).figures(["SIZE"]).texts(["VERSION"]);
     for file in files {
         let version = match (&file.version, &file.error) {
             (Some(version), _) => Cell::from(file.build.words(version)),

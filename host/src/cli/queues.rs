@@ -223,7 +223,7 @@ fn refused(hosts: &[HostInfo]) -> Vec<String> {
 fn table(views: &[QueueView], paint: Paint) -> String {
     let have_nodes = views.iter().any(|view| view.node.is_some());
     let spare = &["HOSTS", "HELD", "RATE/S", "DELAYED", "OLDEST", "NODE", "RUNNING", "QUEUED", "DEAD"];
-    let mut table = TextTable::new(spare)
+    let mut table = TextTable::with_spare(spare)
         .names(["QUEUE"])
         .figures(["QUEUED", "RUNNING", "DELAYED", "HELD", "DEAD", "OLDEST", "RATE/S", "HOSTS"])
         .texts(["STATE"])
@@ -284,7 +284,7 @@ fn detail(view: &QueueView, schedule: Option<String>, paint: Paint) -> String {
 }
 
 fn hosts_table(view: &QueueView, paint: Paint) -> String {
-    let mut table = TextTable::new(&["RATE/S", "RETRIED", "VERSION", "COMPLETED", "DEAD", "RUNNING"])
+    let mut table = TextTable::with_spare(&["RATE/S", "RETRIED", "VERSION", "COMPLETED", "DEAD", "RUNNING"])
         .names(["HOST", "VERSION"])
         .figures(["RUNNING", "COMPLETED", "RETRIED", "DEAD", "RATE/S"])
         .texts(["STATE"]);
@@ -306,7 +306,8 @@ fn hosts_table(view: &QueueView, paint: Paint) -> String {
 }
 
 fn consumers_table(consumers: &[Consumer], paint: Paint) -> String {
-    let mut table = TextTable::new(&["IDLE", "PENDING"]).names(["CONSUMER"]).figures(["PENDING", "IDLE"]);
+    let mut table =
+        TextTable::with_spare(&["IDLE", "PENDING"]).names(["CONSUMER"]).figures(["PENDING", "IDLE"]);
     for Consumer { name, pending, idle_ms } in consumers {
         table.row([name.into(), pending.into(), text::age_ms(*idle_ms).into()]);
     }

@@ -203,7 +203,7 @@ pub(super) fn failed_below(attempts: &[FailedAttempt], zone: &TimeZone, paint: P
 
 /// The attempts that failed, and the log of the last one.
 fn failed(attempts: &[FailedAttempt], zone: &TimeZone, paint: Paint) -> String {
-    let mut table = TextTable::new(&["HOST", "RAN", "VERSION", "BEGAN"])
+    let mut table = TextTable::with_spare(&["HOST", "RAN", "VERSION", "BEGAN"])
         .figures(["ATTEMPT"])
         .fixed(["BEGAN"])
         .figures(["RAN"])

@@ -80,7 +80,7 @@ pub(super) struct TextTable {
 impl TextTable {
     /// `spare` has the titles of columns that may be left out, the first one first. The table need not have
     /// all of them. The columns follow by [`Self::texts`] and the like.
-    pub(super) fn new(spare: &'static [&'static str]) -> TextTable {
+    pub(super) fn with_spare(spare: &'static [&'static str]) -> TextTable {
         TextTable { columns: Vec::new(), spare, rows: Vec::new() }
     }
 
@@ -220,7 +220,7 @@ mod tests {
     const PLAIN: Paint = Paint { colour: false, width: None };
 
     fn table() -> TextTable {
-        let mut table = TextTable::new(&[]).names(["QUEUE"]).figures(["DEAD"]).texts(["STATE"]);
+        let mut table = TextTable::with_spare(&[]).names(["QUEUE"]).figures(["DEAD"]).texts(["STATE"]);
         table.row(["日本".into(), 7.into(), Cell::tone("ready", Tone::Good)]);
         table.row(["resume-analyze".into(), 12_345.into(), "a\u{1b}[2J\n".into()]);
         table.row(["नमस्ते".into(), 1.into(), Cell::known(None::<u64>)]);
@@ -243,7 +243,8 @@ mod tests {
     #[test]
     fn columns_without_room_are_cut_or_left_out_in_an_order() {
         let spare = &["COUNT", "VERSION", "NONE"];
-        let mut table = TextTable::new(spare).id("ID").figures(["COUNT"]).names(["VERSION"]).texts(["ERROR"]);
+        let mut table =
+            TextTable::with_spare(spare).id("ID").figures(["COUNT"]).names(["VERSION"]).texts(["ERROR"]);
         let id = "0190b8e4-61a9-76b6-8505-cad2c3ca81d9";
         let version = "resume-analyze-of-our-customers@3f1c0aa2b7d4";
         table.row([id.into(), 7.into(), version.into(), "a long error, which says much".into()]);
@@ -281,7 +282,7 @@ mod tests {
             const SPARE: [&str; 4] = ["COUNT", "VERSION", "NONE", "HOSTS"];
             const CONTENTS: [Content; 5] =
                 [Content::Text, Content::Name, Content::Id, Content::Fixed, Content::Figure];
-            let mut table = TextTable::new(&SPARE).figures(SPARE.iter().take(spare).copied());
+            let mut table = TextTable::with_spare(&SPARE).figures(SPARE.iter().take(spare).copied());
             for (content, title) in kept {
                 table = table.with(CONTENTS[content], [title]);
             }

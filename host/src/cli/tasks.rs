@@ -92,7 +92,7 @@ pub(super) fn titles(rules: &QueueRules) -> Vec<String> {
 
 /// `titles` has the titles of the columns that the queue adds.
 fn table(tasks: &[ListedTask], titles: &[String], now_ms: u64, paint: Paint) -> String {
-    let mut table = TextTable::new(&["ATTEMPT", "HOST", "WHEN"])
+    let mut table = TextTable::with_spare(&["ATTEMPT", "HOST", "WHEN"])
         .id("ID")
         .fixed(["STATUS"])
         .texts(titles)

@@ -61,10 +61,11 @@ impl Config {
     ) -> Result<Config, ConfigErrors> {
         let (document, errors) = DeTable::parse_recoverable(text);
         if !errors.is_empty() {
-            // Where the parser lost its way, it may take any text for a key.
-            let are_keys = errors.iter().all(|error| error.message() == DUPLICATE);
+            // A message names the key that is there twice. Behind another error, the parser may take any text
+            // for a key, also a secret: then no key is shown.
+            let may_show_key = errors.iter().all(|error| error.message() == DUPLICATE);
             let told = errors.iter().take(MAX_SYNTAX_ERRORS);
-            let problems = told.map(|error| syntax_problem(text, error, are_keys)).collect();
+            let problems = told.map(|error| syntax_problem(text, error, may_show_key)).collect();
             return Err(ConfigErrors::new(path, problems));
         }
         let folder = path.parent().unwrap_or(Path::new("."));
@@ -103,13 +104,13 @@ pub(super) fn read_text(path: &Path) -> Result<String, String> {
     }
 }
 
-/// Only the parser's message, without the line of the file: that may hold a secret. A key is shown, if
-/// `is_key` says that the place of the error is one.
-fn syntax_problem(text: &str, error: &toml::de::Error, is_key: bool) -> Problem {
+/// Only the parser's message, without the line of the file: that may hold a secret. With `may_show_key`, the
+/// place of the error is a key, which is shown.
+fn syntax_problem(text: &str, error: &toml::de::Error, may_show_key: bool) -> Problem {
     let offset = error.span().map(|span| span.start);
     let column = offset.map_or_else(String::new, |offset| format!("column {}: ", column_of(text, offset)));
     let mut message = error.message().replace('\n', ", ");
-    if is_key && let Some(key) = error.span().and_then(|span| text.get(span)) {
+    if may_show_key && let Some(key) = error.span().and_then(|span| text.get(span)) {
         let key = show_text(key.trim_matches(['"', '\'']));
         message = format!("{message} {key}: write each key and each table once");
     }

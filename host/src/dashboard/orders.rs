@@ -50,8 +50,8 @@ pub(super) async fn confirm_rollback(call: PageCall, Path(name): Path<String>) -
             "Hosts obey within seconds; tasks that run go on."
         }
     };
-    let why = values.get("why").unwrap_or_default().to_owned();
-    Ok(confirm(&visitor, (&name, "Roll back"), &view, told, Some((true, why))))
+    let (is_needed, why) = (true, values.get("why").unwrap_or_default().to_owned());
+    Ok(confirm(&visitor, (&name, "Roll back"), &view, told, Some((is_needed, why))))
 }
 
 pub(super) async fn confirm_lift(call: PageCall, Path(name): Path<String>) -> PageAnswer {
@@ -76,7 +76,8 @@ pub(super) async fn confirm_lift(call: PageCall, Path(name): Path<String>) -> Pa
     Ok(confirm(&visitor, (&name, "Lift"), &view, told, None))
 }
 
-/// A page that says what an order does, and asks.
+/// A page that says what an order does, and asks. With `why`, it also asks for a reason: whether that is
+/// needed, and a proposal.
 fn confirm(
     visitor: &Visitor,
     (name, verb): (&str, &str),
@@ -85,14 +86,14 @@ fn confirm(
     why: Option<(bool, String)>,
 ) -> Response {
     let (path, version) = (plugin_path(name), &view.order.version);
-    let is_dangerous = view.order.withdrawn;
-    let order = if is_dangerous { "rollback" } else { "lift" };
+    let is_rollback = view.order.withdrawn;
+    let order = if is_rollback { "rollback" } else { "lift" };
     let form = ConfirmForm {
         action: format!("{path}/{order}"),
         hidden: html! { input type="hidden" name="version" value=(version); },
         why,
         button: format!("{verb} {}", view.builds.words(version)),
-        is_dangerous,
+        is_dangerous: is_rollback,
     };
     let asked = Confirmation {
         trail: html! { a href=(at("/plugins")) { "Plugins" } " / " a href=(path) { "Plugin " (data(name)) } },

@@ -37,8 +37,11 @@ const NAMED: usize = 5;
 pub(crate) struct AdoptOrders {
     pub act: bool,
     pub from: Option<Beginning>,
+    /// The consumers that are no hosts are stopped, though Redis cannot tell yet.
     pub are_stopped: bool,
+    /// What others have acknowledged since a host first came is done, and is not to run again.
     pub is_done: bool,
+    /// Entries that were done before are deleted.
     pub delete_acked: bool,
     pub dead_fields: Vec<(String, String)>,
 }
@@ -111,7 +114,8 @@ pub(crate) struct AdoptItem {
     pub kind: AdoptKind,
     pub count: u64,
     pub what: String,
-    /// The step that `--yes` takes, or has taken.
+    /// The step that `--yes` takes, or has taken. If the finding blocks, or the group has no beginning: what
+    /// the operator has to do before.
     pub step: Option<String>,
     pub done: bool,
     /// No step of any finding is taken while this one is there.
@@ -198,6 +202,7 @@ pub(crate) async fn adopt(queue: &Queue, orders: &AdoptOrders) -> QueueResult<Ad
             AdoptKind::DeadForeign => {
                 item.count = queue.convert_dead(&orders.dead_fields, &found.task_fields).await?;
             }
+            // `take_over` has taken the steps of the others.
             _ => {}
         }
         item.done = true;
@@ -311,6 +316,7 @@ fn outside(queue: &Queue, found: &Remains, orders: &AdoptOrders) -> Vec<AdoptIte
 /// The entries that were done before a host first came.
 fn done_before(found: &Remains, orders: &AdoptOrders) -> Option<AdoptItem> {
     let stand = found.stand.as_ref()?;
+    // A host, or an earlier `adopt`, has noted where the group stood when it came.
     let is_noted = stand.noted.is_some();
     let item = |what: &str| AdoptItem::new(AdoptKind::Acked, found.acked, what);
     if found.acked > 0 {
@@ -443,7 +449,9 @@ pub(super) fn named<'n>(names: impl ExactSizeIterator<Item = &'n str>) -> String
 }
 
 impl Queue {
-    /// Notes where the group stands, creates it if it is missing, and confirms the other groups.
+    /// Notes where the group stands and, if the operator says so, that others have done what they have
+    /// acknowledged since, and confirms the other groups. Creates a missing group at `orders.from`; without
+    /// that, none (a stream without entries).
     async fn take_over(&self, found: &Remains, orders: &AdoptOrders) -> QueueResult {
         let Some(stand) = &found.stand else { return Ok(()) };
         let call = self.call(&ADOPT);

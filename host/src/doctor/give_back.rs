@@ -1,6 +1,9 @@
 //! Gives a queue back to a plain consumer: tells what that takes, and does what is safe.
 //!
-//!     hosts are gone? ─▶ delayed, held, running (with a list, all waiting) tasks ─▶ stream or list ─▶ keys
+//!     hosts are gone? ─▶ tasks go to the stream, or to the list ─▶ keys go
+//!
+//! Delayed, held and running tasks go to the stream, where those that wait are already. All tasks go to a
+//! list, also those that wait.
 //!
 //! A list gets its items in such an order that the consumer takes them as hosts would have run them. What
 //! goes to a stream comes behind what waits there.
@@ -25,6 +28,8 @@ use crate::queue::stand::entry_number;
 use crate::queue::turns::HELD;
 use crate::queue::{Queue, QueueResult, Status};
 
+/// For calls that name members of the delayed tasks: which entries are given back does not matter there.
+const NO_ENTRIES: &str = "pending";
 /// Tasks in one step.
 const PAGE: usize = 100;
 /// One call looks at no more entries once those that it has looked at reach this many bytes.
@@ -272,6 +277,7 @@ fn running(held: &Holdings, now_ms: u64, act: bool, destination: &str) -> AdoptI
         show_duration(Duration::from_secs(left.as_secs().max(1)))
     );
     let item = AdoptItem::new(AdoptKind::Running, held.pending, what);
+    // With `act`, the leases have had their time to end.
     match act || left > WAITS {
         true => item
             .with_step("wait until then, or add --stopped if the processes of those hosts have ended")
@@ -353,21 +359,21 @@ impl Queue {
         let terms = Terms { early, lease, only_looks: false };
         // Each step leaves out the tasks that a later step takes, and only the last step at a place counts
         // the tasks that are left there.
-        let (begun, mut all);
+        let (earlier, mut all);
         if self.rules.list.is_some() {
-            begun = self.return_entries("unread", terms).await?.given + self.return_held(terms).await?;
+            earlier = self.return_entries("unread", terms).await?.given + self.return_held(terms).await?;
             all = self.return_delayed(terms, true).await?;
             all.add(&self.return_entries("all", terms).await?);
         } else {
             all = self.return_entries("pending", terms).await?;
-            begun = self.return_delayed(terms, false).await?.given + self.return_held(terms).await?;
+            earlier = self.return_delayed(terms, false).await?.given + self.return_held(terms).await?;
             all.add(&self.return_delayed(terms, true).await?);
         }
-        all.given += begun;
+        all.given += earlier;
         Ok(all)
     }
 
-    /// Gives back delayed tasks, without those that are held or `with_held`.
+    /// Gives back delayed tasks; with `with_held`, those that are held, too.
     async fn return_delayed(&self, terms: Terms, with_held: bool) -> QueueResult<Returned> {
         const WHAT: &str = "look through the delayed tasks";
         let (mut cursor, mut all) = (START.to_owned(), Returned::default());
@@ -381,7 +387,7 @@ impl Queue {
                 .map(|(member, _)| member)
                 .collect();
             for some in members.chunks(PAGE) {
-                all.add(&self.return_these(some, "pending", terms).await?);
+                all.add(&self.return_these(some, NO_ENTRIES, terms).await?);
             }
             cursor = self.shaped(WHAT, reply::text(next))?;
             if cursor == START {
@@ -405,8 +411,9 @@ impl Queue {
                 self.shaped(WHAT, reply::each(self.link.command(WHAT, &look).await?, reply::bytes))?;
             let Some(end) = members.last() else { return Ok(given) };
             from = [b"(", end.as_slice()].concat();
-            // Members of tasks that have their turn are no delayed tasks: nothing is done about them here.
-            given += self.return_these(&members, "pending", terms).await?.given;
+            // A track has members of tasks that are held, which are delayed tasks by the same name, and of tasks
+            // that have their turn. The script passes over the latter, which are no delayed tasks.
+            given += self.return_these(&members, NO_ENTRIES, terms).await?.given;
         }
     }
 

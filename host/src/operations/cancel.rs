@@ -127,7 +127,8 @@ async fn cancel_from(
     done: &mut ManyDone,
 ) -> OperationResult {
     let end = Instant::now() + IDS_TIME;
-    // A dry run cancels nothing, so it has to know which tasks are there again, if only by an alias.
+    // An id that is named twice counts once. A dry run cancels nothing, so it has to notice that by itself;
+    // of earlier calls it knows the names as they were sent, and not what an alias among them means.
     let mut seen: HashSet<String> = ids[..begin].iter().cloned().collect();
     for (at, id) in ids.iter().enumerate().skip(begin) {
         if at > begin && Instant::now() >= end {

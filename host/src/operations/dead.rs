@@ -107,7 +107,8 @@ pub(crate) async fn dead_list(
     }
 }
 
-/// The cursor of an operation that has not begun: on the present dead letters, and on no later ones.
+/// The cursor of an operation that has not begun: on the present dead letters, and on no later ones. Its
+/// `last` is the newest of them, and at a rate `not_before_ms` says when the next one may be requeued.
 pub(crate) async fn redrive_walk(queue: &Queue) -> OperationResult<String> {
     Ok(write_walk(&patiently(|| queue.begin_walk()).await?))
 }

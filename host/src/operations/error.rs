@@ -26,7 +26,8 @@ pub(crate) enum OperationError {
     /// The task does not wait for its time, so it cannot be told to run.
     #[error("{0}")]
     NotDelayed(String),
-    /// The version of a plugin that the caller saw running has stopped meanwhile, or the job is over.
+    /// The present state does not allow it: the version of a plugin that the caller saw running has stopped
+    /// meanwhile, a version to be deployed was rolled back, or the job is over.
     #[error("{0}")]
     NotRunning(String),
     /// The request contradicts the queue's rules, or itself.

@@ -70,7 +70,7 @@ impl Workshop {
     async fn read(&self, place: Place, work: &Work) -> LoadEnd {
         let (path, stamp) = (work.plugin.origin.path(), work.stamp);
         let reading = async {
-            work.plugin.begins();
+            work.plugin.has_turn();
             let read = blocking(move || {
                 let read = read_whole(&path, stamp)?;
                 Ok(read.map(|(bytes, digest)| (build_of(&path, &bytes, &digest), digest)))
@@ -82,7 +82,9 @@ impl Workshop {
                 work.plugin.learn_build(&digest, build);
                 LoadEnd::Read(digest)
             }
+            // It has another content, or reading panicked: the file is looked at once more.
             Some(Ok(None)) | None => LoadEnd::Changed,
+            // A load that only reads is tried again, whatever its trouble.
             Some(Err::<_, io::Error>(error)) => {
                 LoadEnd::Failed(Trouble::lasting(format!("the file cannot be read: {error}")))
             }
@@ -109,7 +111,7 @@ impl Workshop {
 
     async fn compile(&self, work: &Work, digest: &str) -> Result<Prepared, LoadEnd> {
         let compiling = self.line.compile(async {
-            work.plugin.begins();
+            work.plugin.has_turn();
             tracing::info!(plugin = %work.plugin.name, digest = short(digest), "compiling the plugin");
             let path = work.plugin.origin.path();
             // The file is read again, since files that wait to be compiled must not fill the memory.
@@ -170,7 +172,7 @@ impl Workshop {
             return Err(LoadEnd::Failed(Trouble::lasting(why)));
         };
         let compiling = self.line.compile(async {
-            work.plugin.begins();
+            work.plugin.has_turn();
             let fetched = self.registry.0.shelf.fetch(&kept).await;
             let bytes = fetched.map_err(|why| failed(&LoadError::Hindered(why)))?;
             self.load(bytes, good, work).await

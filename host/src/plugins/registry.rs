@@ -272,8 +272,8 @@ impl PluginEntry {
         active.iter().for_each(|version| version.look(now));
     }
 
-    /// Notes that a load has its turn.
-    pub(super) fn begins(&self) {
+    /// Notes the time at which a load has its turn: to read, and once more to compile.
+    pub(super) fn has_turn(&self) {
         self.record().began = Instant::now();
     }
 

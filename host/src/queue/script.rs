@@ -63,9 +63,10 @@ pub(super) struct Form {
 }
 
 impl Form {
-    /// A key that never exists, for the end of a call with several keys. While a slot of a cluster moves, a
-    /// node refuses a call if it has some of the keys and not others. Without this key, a node that has all
-    /// of the keys would begin the script, which then fails at the first key that it makes.
+    /// A key that never exists, for the end of a call with several keys. While a node of a cluster gives a
+    /// slot away, it cannot make keys there. It refuses a call from the beginning if it lacks one of its keys,
+    /// which is so with this one. Without it, a node that still has all keys of a call would begin the
+    /// script, and the script would fail in its middle, at the first key that it makes.
     pub(super) fn freeze_key(self, count: usize, first: &[u8]) -> Option<String> {
         let first = std::str::from_utf8(first).ok().filter(|_| self.in_cluster && count > 1)?;
         Some(keys::freeze(first))
@@ -189,7 +190,8 @@ scripts! {
 /// The names that all scripts share.
 static SHARED_NAMES: LazyLock<Layout> = LazyLock::new(|| Layout::of(&layout::head(SHARED[0])));
 
-/// The text that stands in front of every script.
+/// The text that stands in front of every script. [`layout::with_readers`] returns a text in which each
+/// `read_…` of a part has its Lua code, and the layouts of these parts.
 static SHARED_TEXT: LazyLock<String> = LazyLock::new(|| {
     let texts: Vec<String> = SHARED.iter().map(|text| layout::with_readers(text).0).collect();
     SHARED_NAMES.declared(None) + &texts.join("\n")
@@ -227,7 +229,7 @@ impl Declared {
     /// of the functions, if the script has functions.
     fn texts(&self) -> [String; 2] {
         let (text, _) = layout::with_readers(self.body);
-        let (functions, call) = text.split_once(BEGIN_CALL).unwrap_or(("", &text));
+        let (functions, call) = text.split_once(BEGIN_CALL).expect("each script marks where its call begins");
         let layout = self.layout();
         let (declared, set) = (layout.declared(Some(&SHARED_NAMES)), layout.set(&SHARED_NAMES));
         let is_code = |line: &str| !line.is_empty() && !line.starts_with("--");
@@ -260,7 +262,8 @@ impl Script {
         command
     }
 
-    /// Turns a call of the script's function into a call of the script alone.
+    /// Turns a call of the script's function into a call of the script alone. A freeze key is among its words
+    /// already.
     pub(super) fn alone(&self, call: &Cmd) -> Cmd {
         let mut command = self.call(Form { is_function: false, in_cluster: false });
         command.arg(words(call).skip(2).collect::<Vec<_>>());
@@ -278,7 +281,8 @@ impl Script {
 #[derive(Debug, Clone, Default)]
 struct NamedWords {
     words: Cmd,
-    /// The name of each word. Empty in release builds.
+    /// The name of each word; a list, or a part of a call, has one name for all its words. Empty in release
+    /// builds.
     names: Vec<&'static str>,
 }
 
@@ -291,7 +295,7 @@ impl NamedWords {
         }
     }
 
-    /// Adds words that have names of their own, all under this name.
+    /// Adds the words of a part of a call under one name: the layout of the part has checked theirs.
     fn join(&mut self, name: &'static str, more: &NamedWords) {
         self.words.arg(words(&more.words).collect::<Vec<_>>());
         if more.len() > 0 {

@@ -100,7 +100,8 @@ pub struct Ending {
     record: Option<Box<AttemptRecord>>,
     /// The size of the task's fields if they are left out here, and the script reads them from the entry.
     fields_in_entry: usize,
-    /// The size of the fields that stay in the status of the completed task. None: its queue keeps none.
+    /// The size of the task's fields, in a queue that keeps those of completed tasks: up to [`MOST_KEPT`] the
+    /// fields stay in the status, above it their size does.
     kept_bytes: Option<usize>,
 }
 
@@ -132,8 +133,8 @@ impl Ending {
             && !is_large(result.as_deref())
         {
             task.fields = Vec::new();
-            let are_read = self.kept_bytes.is_some() || rules.on_end.completed.is_some();
-            self.fields_in_entry = if are_read { all } else { 0 };
+            // The task of `on_end` gets them.
+            self.fields_in_entry = if rules.on_end.completed.is_some() { all } else { 0 };
         }
         self
     }
@@ -156,15 +157,16 @@ impl Ending {
         }
     }
 
-    /// The record to keep. None: the attempt has not failed.
+    /// The record to keep of an attempt that failed, or that asked to be deferred. None: it did neither, or
+    /// the handler did not run.
     fn record(&self) -> Option<&AttemptRecord> {
-        let is_failure = matches!(self.subject, EndingSubject::Task(_))
+        let is_recorded = matches!(self.subject, EndingSubject::Task(_))
             && match self.settlement {
                 Settlement::Park { from, .. } => from == DelayStart::Now,
                 Settlement::Bury { .. } => true,
                 Settlement::Complete { .. } => false,
             };
-        self.record.as_deref().filter(|_| is_failure)
+        self.record.as_deref().filter(|_| is_recorded)
     }
 
     /// Whether it is the first attempt of a task that has no status, no other owner, and no key, and that
@@ -348,8 +350,9 @@ impl Queue {
         replies.ok_or_else(|| QueueError::unexpected(WHAT, self.link.address()))
     }
 
-    /// Asks for the results of a call whose reply was lost. None: Redis has not carried out the call, and
-    /// never will. Then its attempts may be settled by a call with a higher number.
+    /// Asks for the results of a call whose reply was lost, by a call without attempts that uses up its
+    /// number. None: Redis has not carried out the call, and never will, since its number is used. Then its
+    /// attempts may be settled by a call with a higher number.
     pub async fn settled_before(
         &self,
         consumer: &str,
@@ -444,14 +447,15 @@ impl Queue {
         let (end, fields) = self.end_of(consumer, ending);
         let (subject, id) = (&ending.subject, ending.subject.id());
         let fact = |holds: bool| if holds { "1" } else { "" };
-        let is_owners = end.how != Status::Completed || self.rules.turns.are_limited();
+        // Then the attempt counts only if this consumer owns the task.
+        let needs_owner = end.how != Status::Completed || self.rules.turns.are_limited();
         let number = |number: Option<u64>| number.map_or_else(String::new, |number| number.to_string());
         let attempt = Part::of("attempt")
             .key("status", self.keys.task(&id))
             .key("marker", self.keys.marker(ending.key.as_deref()))
             .arg("how", end.how.into_str())
-            .arg("is_owners", fact(is_owners))
-            .arg("is_new", fact(!is_owners && ending.is_plain()))
+            .arg("needs_owner", fact(needs_owner))
+            .arg("is_new", fact(!needs_owner && ending.is_plain()))
             .arg("entry", subject.entry())
             .arg("attempt", end.attempt)
             .arg("plugin", ending.plugin.as_ref())
@@ -541,7 +545,7 @@ impl Queue {
             0..=MOST_KEPT => codec::raw("fields", &kept::write(&task.fields)),
             bytes => codec::raw("fields_bytes", &bytes),
         });
-        // A producer may have written any text into the field.
+        // A claim leaves `tq-joins` in an entry only if a host wrote it, as far as the task's status can tell.
         let joins = task.joins.as_ref().filter(|flow| **flow == self.keys.flow(&task.id).about);
         let joins = joins.map(|flow| codec::raw("joins", flow));
         let is_told = self.rules.on_end.completed.is_some();

@@ -25,8 +25,8 @@ pub(super) const BATCH_OFFERED: &str = "tqhost:extensions/batch-handler@0.1.0";
 pub(super) const BATCH_BEFORE: &str = "tqhost:handler/batch-handler@0.1.0";
 pub(super) const CONCURRENT_OFFERED: &str = "tqhost:extensions/concurrent-handler@0.1.0";
 pub(super) const LIFECYCLE_OFFERED: &str = "tqhost:handler/lifecycle@0.1.0";
-/// Names that a component may export beside its handler, each with the name to use instead of another
-/// version.
+/// Interfaces that a component may export beside its handler: the name that is taken, and the name that an
+/// error tells instead of one of another version.
 const OPTIONAL: [(&str, &str); 4] = [
     (BATCH_OFFERED, BATCH_OFFERED),
     (BATCH_BEFORE, BATCH_OFFERED),
@@ -64,11 +64,11 @@ impl Interfaces {
         // Without this check, an export of another version would be ignored silently.
         for (taken, offered) in OPTIONAL {
             let (name, _) = taken.split_once('@').unwrap_or((taken, ""));
-            let of_name = |export: &&String| export.split_once('@').is_some_and(|(other, _)| other == name);
-            let is_other = |export: &&String| {
-                export.split_once('@').is_none_or(|(_, version)| !host::is_compatible(version, "0.1"))
+            let is_of_other_version = |export: &&String| match export.split_once('@') {
+                Some((other, version)) => other == name && !host::is_compatible(version, "0.1"),
+                None => false,
             };
-            if let Some(found) = self.exports.iter().filter(of_name).find(is_other) {
+            if let Some(found) = self.exports.iter().find(is_of_other_version) {
                 return Err(LoadError::WrongVersion { found: found.clone(), offered: offered.into() });
             }
         }

@@ -267,10 +267,10 @@ impl Store {
         }
         args.extend(setters.iter().map(|_| "1".to_owned()));
         args.extend(setters.iter().map(|attempt| attempt.effects[0].values[1].clone()));
-        for Attempt { how, is_owners, has_record, entry, id, fields, effects, delay, .. } in other {
+        for Attempt { how, needs_owner, has_record, entry, id, fields, effects, delay, .. } in other {
             keys.extend([self.status(queue, id), queue.to_owned()]);
-            let is_owners = if *is_owners { "1" } else { "" };
-            args.extend(owned(&[how, is_owners, "", entry, "1", "p", "1", "0", id, "", "", delay]));
+            let needs_owner = if *needs_owner { "1" } else { "" };
+            args.extend(owned(&[how, needs_owner, "", entry, "1", "p", "1", "0", id, "", "", delay]));
             let joins = fields.chunks(2).find(|pair| pair[0] == "tq-joins");
             let fields = match (*how, joins) {
                 ("COMPLETED", Some(pair)) => owned(&["joins", &pair[1]]),

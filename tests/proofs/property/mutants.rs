@@ -461,7 +461,7 @@ pub const OF_TURNS: &[Mutation] = &[
     Mutation {
         what: "a worker that lost its lease completes a task",
         scripts: &[&script::SETTLE],
-        text: "local anyone_may = one.is_owners ~= '1'",
+        text: "local anyone_may = one.needs_owner ~= '1'",
         instead: "local anyone_may = completes",
         found: "and owns it: false",
     },

@@ -102,7 +102,7 @@ const NOTHING: EventBudget = EventBudget {
     restarts: 0,
     hindrances: 0,
     doubts: 0,
-    ends: 0,
+    removals: 0,
     neighbours: 0,
     orders: 0,
 };
@@ -123,7 +123,15 @@ const REFUSED: System = System {
 /// One good and one bad content, and whatever else may go wrong.
 const HINDERED: System = System {
     contents: &[Kind::Fine, Kind::Spoils],
-    budget: EventBudget { changes: 3, grants: 1, restarts: 1, hindrances: 1, doubts: 1, ends: 1, ..NOTHING },
+    budget: EventBudget {
+        changes: 3,
+        grants: 1,
+        restarts: 1,
+        hindrances: 1,
+        doubts: 1,
+        removals: 1,
+        ..NOTHING
+    },
     ..JUDGED
 };
 

@@ -44,7 +44,7 @@ pub(super) struct EventBudget {
     /// The attempts on a good version show that it is bad.
     pub(super) doubts: u8,
     /// The plugin is wanted no more.
-    pub(super) ends: u8,
+    pub(super) removals: u8,
     /// Another plugin's file is compiled, which never ends.
     pub(super) neighbours: u8,
     /// An operator withdraws a version, or lifts a quarantine.
@@ -60,7 +60,7 @@ impl EventBudget {
             Act::Restart => &mut self.restarts,
             Act::End(true) => &mut self.hindrances,
             Act::Hear(_, false) => &mut self.doubts,
-            Act::Unwant => &mut self.ends,
+            Act::Unwant => &mut self.removals,
             Act::Neighbour => &mut self.neighbours,
             Act::Withdraw(_) | Act::Lift(_) => &mut self.orders,
             _ => return self,
@@ -90,7 +90,7 @@ pub(super) struct ModelVersion {
 
 /// A load that runs, and the grants that it was given.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct ModelAttempt {
+pub(super) struct ModelLoad {
     load: u64,
     stamp: Stamp,
     kind: LoadKind,
@@ -105,7 +105,7 @@ pub(super) struct World {
     /// The number of its stamp, and its content.
     file: Option<(u64, u8)>,
     stamps: u64,
-    running: Option<ModelAttempt>,
+    running: Option<ModelLoad>,
     /// Loads that have ended, before the life hears of it.
     pub(super) ended: Vec<(u64, LoadEnd, Option<ModelVersion>)>,
     pub(super) active: Option<ModelVersion>,
@@ -137,7 +137,7 @@ pub(super) enum Act {
     Look,
     /// Time passes until something is due.
     Wait,
-    /// The load ends. It may be hindered.
+    /// The load ends; with whether it was hindered.
     End(bool),
     /// The load notices that the file has another content.
     Change,
@@ -213,6 +213,8 @@ impl World {
             }
         }
         if let LifeEvent::Judged(version, ProbationVerdict::Bad(_)) = &event {
+            // As `found_bad`: of the version on probation; or, once that is gone with its file and the good one
+            // serves until its tasks end, the late verdict about it.
             let is_banned = match &was_serving {
                 Serving::Probation(new, _) => new.digest == version.digest,
                 Serving::Draining(good) => good.digest != version.digest,
@@ -232,13 +234,14 @@ impl World {
         }
         let after = self.life.serving.good().cloned();
         if let Some(before) = before.filter(|before| after.as_ref() != Some(before)) {
-            let is_better = match &event {
+            // A better version takes its place, it does not hold any more, or an operator withdraws it.
+            let may_let_go = match &event {
                 LifeEvent::Judged(version, ProbationVerdict::Good) => after.as_ref() == Some(version),
                 LifeEvent::Ended { good_holds, .. } => !good_holds,
                 LifeEvent::Withdrawn(withdrawal) => withdrawal.digest == before.digest,
                 _ => false,
             };
-            if !is_better && after.is_none_or(|after| after.digest != before.digest) {
+            if !may_let_go && after.is_none_or(|after| after.digest != before.digest) {
                 self.wrong = Some(LET_GO);
             }
         }
@@ -258,7 +261,7 @@ impl World {
                 if matches!(&kind, LoadKind::Make(digest) if self.life.is_in_quarantine(digest)) {
                     self.wrong = Some("what is in quarantine is compiled");
                 }
-                self.running = Some(ModelAttempt { load, stamp, kind, grants: self.grants });
+                self.running = Some(ModelLoad { load, stamp, kind, grants: self.grants });
             }
             Effect::Stop => self.running = None,
             Effect::Publish(_, on_probation) => {
@@ -274,6 +277,7 @@ impl World {
                 }
             }
             Effect::GoBack => self.active = self.good,
+            // It is the active one, or was replaced before its verdict came.
             Effect::Keep(version) => {
                 let active = self.active.filter(|active| digest(active.content) == version.digest);
                 self.good = active.or(brought);
@@ -310,12 +314,7 @@ impl World {
     }
 
     /// How the load that runs ends, and the version that it has made.
-    fn end(
-        &self,
-        running: &ModelAttempt,
-        kinds: &[Kind],
-        is_hindered: bool,
-    ) -> (LoadEnd, Option<ModelVersion>) {
+    fn end(&self, running: &ModelLoad, kinds: &[Kind], is_hindered: bool) -> (LoadEnd, Option<ModelVersion>) {
         let failed = |what: Milestone, error: &str| {
             (LoadEnd::Failed(Trouble { what, error: error.into(), may_pass: is_hindered }), None)
         };
@@ -341,7 +340,7 @@ impl World {
     }
 
     /// Whether the file has another content than the one that the load is about.
-    fn has_changed(&self, running: &ModelAttempt) -> bool {
+    fn has_changed(&self, running: &ModelLoad) -> bool {
         let now = self.file.map(|(_, content)| digest(content));
         match &running.kind {
             LoadKind::Read => false,
@@ -349,9 +348,10 @@ impl World {
         }
     }
 
-    /// Whether the load waits for its turn to compile.
+    /// Whether the load waits for its turn to compile. A good version comes back from the cache here, and
+    /// needs none.
     fn is_waiting(&self) -> bool {
-        let is_compiling = |running: &ModelAttempt| matches!(running.kind, LoadKind::Make(_));
+        let is_compiling = |running: &ModelLoad| matches!(running.kind, LoadKind::Make(_));
         self.is_turn_taken && self.running.as_ref().is_some_and(is_compiling)
     }
 
@@ -369,13 +369,15 @@ impl World {
             (Candidate::Taken, Kind::Fine | Kind::Spoils | Kind::Doubtful) => {
                 self.active.is_some_and(|active| active.content == content)
             }
+            // The good version serves in its place, if there is one that may. Nothing puts a fine content
+            // there but a quarantine of an operator.
             (Candidate::Quarantined, kind) => {
-                let banned = self.life.banned(&digest(content));
-                let stands_in = |good: &Good| !self.life.is_in_quarantine(&good.digest);
-                let has_other = banned.is_some_and(|banned| banned.good.as_ref().is_some_and(stands_in))
+                let quarantine = self.life.banned(&digest(content));
+                let may_serve = |good: &Good| !self.life.is_in_quarantine(&good.digest);
+                let has_good = quarantine.is_some_and(|bad| bad.good.as_ref().is_some_and(may_serve))
                     || self.life.serving.good().is_some();
-                let may_be = kind != Kind::Fine || self.life.is_in_quarantine(&digest(content));
-                may_be && (self.active.is_some() || !has_other)
+                let is_rightly_there = kind != Kind::Fine || self.life.is_in_quarantine(&digest(content));
+                is_rightly_there && (self.active.is_some() || !has_good)
             }
             (Candidate::Refused, Kind::FailsToCompile | Kind::FailsItsCheck) => true,
             _ => false,

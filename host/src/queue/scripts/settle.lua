@@ -275,7 +275,7 @@ local function settle(one)
   local status, entry, id, fields = one.status, one.entry, one.id, one.fields
   local completes, buries = one.how == 'COMPLETED', one.how == 'FAILED'
   local parks = not completes and not buries
-  local anyone_may = one.is_owners ~= '1'
+  local anyone_may = one.needs_owner ~= '1'
   local mark = not one.is_new and mark_of(status, entry)
   local is_cancelled = mark == 'here'
   if #one.effects > 0 then
@@ -331,7 +331,7 @@ end
 -- An attempt that is not plain. Its fields are those of the status (COMPLETED), those of the dead letter
 -- (FAILED), or those of the task for its next delivery (PENDING).
 -- KEYS  status, marker, effects..., record...
--- ARGV  how (it ends: COMPLETED, FAILED or PENDING), is_owners (1: only if this consumer owns the task),
+-- ARGV  how (it ends: COMPLETED, FAILED or PENDING), needs_owner (1: only if this consumer owns the task),
 --       is_new (1: the task can have no status yet), entry, attempt, plugin, enqueued_at, ran (ms; empty: it
 --       did not run), id (of the task), message (the error; empty: none), from (when a delay begins, ms;
 --       empty: now), delay (ms), fields[], effects... (how many, and for each its kind and what this kind

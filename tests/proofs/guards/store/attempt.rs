@@ -59,7 +59,7 @@ pub struct Attempt {
     pub is_plain: bool,
     pub how: &'static str,
     /// It is settled only if its consumer owns the task.
-    pub is_owners: bool,
+    pub needs_owner: bool,
     pub has_record: bool,
     pub entry: String,
     pub id: String,
@@ -92,7 +92,7 @@ impl Attempt {
         Attempt {
             is_plain: false,
             how: "COMPLETED",
-            is_owners: false,
+            needs_owner: false,
             has_record: false,
             entry,
             id,
@@ -137,7 +137,7 @@ impl Attempt {
 
     /// As in a queue that limits which tasks run beside each other.
     pub fn owned(self) -> Attempt {
-        Attempt { is_plain: false, is_owners: true, ..self }
+        Attempt { is_plain: false, needs_owner: true, ..self }
     }
 
     pub fn buried(self) -> Attempt {

@@ -1,5 +1,5 @@
-//! Has a self-check that passes, fails, traps, never ends or asks for too much memory, as the granted
-//! `self-check` says.
+//! Has a self-check that passes, fails, tells at length why it fails, traps, never ends or asks for too much
+//! memory, as the granted `self-check` says.
 #![cfg(target_family = "wasm")]
 
 use serde_json::Value;
@@ -12,6 +12,7 @@ fn handle(task: Task) -> Result<Json<Value>, Failure> {
 fn check() -> Result<(), String> {
     match config::get("self-check").ok().flatten().as_deref() {
         Some("ok") => Ok(()),
+        Some("long") => Err("why ".repeat(1 << 19)),
         Some("trap") => core::arch::wasm32::unreachable(),
         Some("loop") => loop {
             std::hint::black_box(0);

@@ -44,6 +44,35 @@ fn data_29_new_entries_that_somebody_else_trimmed_are_gone_and_the_rest_is_done(
 }
 
 #[test]
+fn data_29_entries_that_were_trimmed_unread_are_counted_by_one_host() {
+    let (mut bench, first) = start("[queues.work]\nplugin = \"empty\"\n", &["empty"]);
+    let second = bench.host();
+    let id = bench.xadd("work", &[("n", "1")]);
+    bench.until("work", &id, "COMPLETED");
+    bench.tqhost(&["pause", "work"]).ok();
+    let mut trimmed = 0;
+    let mut trim = || {
+        bench.xadd("work", &[("n", "1")]);
+        trimmed += bench.redis::<u64>("XTRIM", ("work", "MAXLEN", 0));
+    };
+    let count = |host: &Host| host.count("tqhost_lost_entries_total", "work");
+    // One of them has the duty to look.
+    let has_duty = eventually("a host counts them", || {
+        trim();
+        [&first, &second].iter().position(|host| count(host) > 0)
+    });
+    let (one, other) = if has_duty == 0 { (first, second) } else { (second, first) };
+    let counted = count(&one);
+    one.stop();
+    eventually("the other host has the duty", || {
+        trim();
+        (count(&other) > 0).then_some(())
+    });
+    assert!(counted + count(&other) <= trimmed, "{counted} and {} of {trimmed}", count(&other));
+    other.stop();
+}
+
+#[test]
 fn data_29_running_tasks_whose_entries_somebody_else_trimmed_are_counted_and_may_end() {
     let (mut bench, host) =
         start("[queues.work]\nplugin = \"sleeps\"\nlease = \"1s\"\nconcurrency = 20\n", &["sleeps"]);

@@ -256,7 +256,8 @@ fn a_self_check_is_run_before_the_task() {
     let folder = tempfile::tempdir().expect("a folder");
     let plugin =
         |name: &str| format!("[queues.{name}]\n[plugins.{name}]\nconfig = {{ self-check = \"{name}\" }}\n");
-    fs::write(folder.path().join("tqhost.toml"), ["ok", "no", "trap"].map(plugin).concat()).expect("write");
+    fs::write(folder.path().join("tqhost.toml"), ["ok", "no", "trap", "long"].map(plugin).concat())
+        .expect("write");
     let guest = fs::canonicalize(guest_path("checks-itself")).expect("a path");
     let of = |args: &[&str]| {
         run(folder.path(), &[&["try", guest.to_str().expect("UTF-8"), "--field", "a=1"], args].concat())
@@ -270,6 +271,8 @@ fn a_self_check_is_run_before_the_task() {
     for (args, why) in [
         (&["--plugin", "no"][..], "self-check: the self-check is told to be `no`\n"),
         (&["--queue", "trap"], "self-check: trap: wasm `unreachable`"),
+        // A self-check may return as much as an attempt, 4 MiB. Of 2 MiB, the beginning is told.
+        (&["--queue", "long"], "self-check: why why why why"),
         (
             &[],
             "self-check: the self-check is not told what to do (it was granted the defaults: --plugin or \

@@ -351,6 +351,28 @@ fn each_task_of_a_batch_has_its_own_trace() {
 }
 
 #[test]
+fn the_span_of_a_task_that_was_cancelled_while_it_ran_says_so() {
+    let collector = Collector::start();
+    for limit in ["", "max_running = 1\n"] {
+        let queues = format!("[queues.work]\nplugin = \"sleeps\"\nlease = \"1s\"\n{limit}");
+        let mut bench = bench(&with(&collector, &queues));
+        bench.install("sleeps", "sleeps");
+        let host = bench.host();
+        let trace = format!("{:032x}", 7 + limit.len());
+        let above = ABOVE.replace(TRACE, &trace);
+        let id = bench.xadd("work", &[("ms", "60000"), ("traceparent", &above)]);
+        bench.until_running("work", 1);
+        bench.tqhost(&["cancel", "work", &id]).ok();
+        host.until_ended_as("work", "cancelled", 1);
+        let runs = collector.until("run work", if limit.is_empty() { 1 } else { 2 });
+        let run = runs.iter().find(|run| run.trace == trace).expect("its span");
+        assert_eq!(run.attributes["tqhost.outcome"], "cancelled", "{limit}");
+        assert!(host.logged("does not own the task any more").is_empty(), "{limit}");
+        host.stop();
+    }
+}
+
+#[test]
 fn the_task_that_tells_of_a_cancelled_one_stands_below_its_last_attempt() {
     let collector = Collector::start();
     let queues = "[queues.work]\nplugin = \"fails-twice\"\nbackoff = { delays = [\"1h\"] }\n\

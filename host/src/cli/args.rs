@@ -55,6 +55,7 @@ pub(super) struct Cli {
     /// Print JSON instead of text, errors too
     #[arg(long, global = true, display_order = 101)]
     pub json: bool,
+    // For `tqhost` without a command. `run` has its own, and no other command takes these.
     #[command(flatten)]
     pub run: RunArgs,
     /// Without a command, the host runs

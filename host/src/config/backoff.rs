@@ -19,6 +19,7 @@ pub(super) fn read(queue: &Table) -> Backoff {
     if item.as_ref().is_some_and(|item| item.is("none")) {
         return Backoff::None;
     }
+    // `get` also finds the parts of `[defaults]`, unless that is `"none"`; `own` does not.
     let table = queue.table_as("backoff", FORMS);
     // Own parts of an exponential backoff replace the delays of `[defaults]`.
     let delays = if table.is_there() { table.own("delays") } else { table.get("delays") };

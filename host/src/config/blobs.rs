@@ -13,6 +13,8 @@ use super::source::{Readers, maybe_secret, secret};
 use super::store::{BlobSettings, BlobStore, Bucket, S3Key};
 use super::units::show_text;
 
+/// The longest name of a bucket, region or account.
+const MAX_WORD: usize = 128;
 /// Bytes of the part of the url that comes before a plugin's name in each key of the store.
 const MAX_PREFIX: usize = 256;
 
@@ -72,7 +74,8 @@ fn read_store(table: &Table, url: &Item) -> Option<BlobStore> {
         "gs" => {
             let service_account = table.get("service_account").and_then(|item| {
                 let key = secret(&item, Readers::Hosts)?;
-                // The text is a secret, so the message shows no part of it.
+                // A command leaves secrets unread and cannot check them. The text is a secret, so the message shows
+                // no part of it.
                 if key.is_loaded() && serde_json::from_str::<serde_json::Map<_, _>>(key.expose()).is_err() {
                     return item.refuse("is not the JSON of a service account's key");
                 }
@@ -128,14 +131,14 @@ fn bucket(rest: &str) -> Result<Bucket, &'static str> {
     if name.contains('@') {
         return Err("has credentials in it, which have keys of their own");
     }
-    check_word(name).map_err(|_| "has no valid bucket")?;
+    check_word(name).map_err(|_| "has no valid bucket (1 to 128 letters, digits and ._-)")?;
     let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
     let is_part = |part: &str| {
         let plain = part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
         plain && !matches!(part, "" | "." | "..")
     };
     if prefix.len() > MAX_PREFIX || !(prefix.is_empty() || prefix.split('/').all(is_part)) {
-        return Err("has no valid prefix (letters, digits, ._- and single slashes)");
+        return Err("has no valid prefix (at most 256 letters, digits, ._- and single slashes)");
     }
     Ok(Bucket { name: name.to_owned(), prefix: prefix.to_owned() })
 }
@@ -163,8 +166,8 @@ fn read_key(table: &Table) -> Option<S3Key> {
 
 fn check_word(text: &str) -> Result<(), String> {
     let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
-    if text.is_empty() || !plain || text.len() > 128 {
-        return Err("is not a name of letters, digits and ._-".into());
+    if text.is_empty() || !plain || text.len() > MAX_WORD {
+        return Err(format!("is not a name of 1 to {MAX_WORD} letters, digits and ._-"));
     }
     Ok(())
 }
@@ -251,7 +254,7 @@ mod tests {
             ("url = \"s3://a:b@files\"", "has credentials in it"),
             ("url = \"s3://files/a/../b\"", "has no valid prefix"),
             ("url = \"s3://files/a//b\"", "has no valid prefix"),
-            ("url = \"s3://files\"\nregion = \"\"", "blobs.region: \"\" is not a name of letters"),
+            ("url = \"s3://files\"\nregion = \"\"", "blobs.region: \"\" is not a name of 1 to 128 letters"),
             ("url = \"s3://files\"\nendpoint = \"host:9000\"", "is no url of a server"),
             ("url = \"s3://files\"\nendpoint = \"http://a:b@host\"", "has credentials in it"),
             (

@@ -1,6 +1,7 @@
 //! The keys of the configuration: what each may be, its default, and what it means.
 //!
-//! Readers take bounds, numbers of entries and defaults from the rows (`Table::value`). A test compares the
+//! Readers take bounds, numbers of entries and defaults from the rows (`reader::Table::value_or_default`),
+//! except where a default depends on other keys, as its meaning says. A test compares the
 //! tables of docs/configuration.md and docs/configuration-queues.md with the rows, and writes them with
 //! `WRITE=1`; `schema` makes the schema of them. A new key is a row here, a field in `model`, the line that
 //! reads it, and a line of the page's example.
@@ -48,7 +49,7 @@ pub(super) enum Values {
 }
 
 impl Values {
-    /// How many entries there may be.
+    /// How many entries a list or a table with names may have.
     pub(super) fn counts(&self) -> RangeInclusive<usize> {
         match self {
             Values::Many(least, most, _) => *least..=*most,
@@ -106,7 +107,7 @@ impl Keys {
         most
     }
 
-    /// The keys that may be written in this table.
+    /// The keys that may be written in this table. `[defaults]` has the rows of a queue, without some of them.
     pub(super) fn here(&self) -> impl Iterator<Item = &'static str> {
         let names = self.known.iter().map(|key| key.name);
         names.filter(|name| self.elsewhere.iter().all(|(other, _)| other != name))
@@ -274,8 +275,8 @@ keys! {
             "how long a failed task waits for its next attempt";
         max_deferrals: Integer(0, 100_000) = "6", "how often a handler may defer a task";
         max_crashes: Integer(1, 1_000) = "2",
-            "deaths of hosts that ran the task after which it runs alone (after two in any case); one \
-            more, and it is dead";
+            "once this number of hosts, or two, have died while they ran the task, it runs alone; if a \
+            host dies then, too, and this number is reached, it is dead";
         max_backlog: Integer(1, 1_000_000_000) = "100000",
             "queued, delayed, held and running tasks beyond which `tqhost enqueue` is refused; a plain \
             XADD is not, and nothing is trimmed";
@@ -302,9 +303,8 @@ keys! {
             field `data`; they stay there while `max_backlog` is reached";
         schedule: Table(&SCHEDULE, "table") = "none", "when [the host itself](#schedule) enqueues tasks";
         enqueue_to: Other("queues of this file") = "empty",
-            "the queues to which its handler may [enqueue](effects.md#outbox); while one has reached its \
-            `max_backlog`, no attempt starts here, except of a dead host's tasks, or if that queue may \
-            lead back here";
+            "the queues to which its handler may [enqueue](effects.md#outbox); while one that cannot lead \
+            back here has reached its `max_backlog`, no attempt starts here, except of a dead host's tasks";
         on_end: Table(&ON_END, "name or table") = "none", "the queue that [is told](#on_end) of every end";
         events: Integer(0, 1_000_000) = "0",
             "about how many [events](#events) are kept, in the stream `tq:{STREAM}:events`";
@@ -375,7 +375,7 @@ keys! {
             "how many tasks of one key may run; with more than one they have no order";
     }
     ON_END "### `on_end`" {
-        completed, dead, cancelled: Other("name") = "`queue`",
+        completed, dead, cancelled: Other("name") = "as `queue` says",
             "told of tasks that completed; that are dead or lost; that were cancelled, or were duplicates \
             in the queue";
         queue: Other("name") = "none", "told of the other outcomes";
@@ -446,7 +446,7 @@ keys! {
             "largest number of tasks that one instance runs at the same time";
         warm: Integer(1, 256) = "4",
             "largest number of instances of the plugin that wait for a task, in this host; more may run; \
-            required without `concurrent`";
+            without `concurrent` there is no default";
         max_tasks: Integer(1, 1_000_000) = "1000", "number of tasks after which an instance is dropped";
     }
     SECRET "## Secrets" {

@@ -23,6 +23,7 @@ pub(super) fn read(table: &Table) -> (RedisServer, Duration) {
     }
     let nodes = url.as_ref().filter(|url| url.value().is_array()).map(read_nodes);
     let single = url.filter(|_| nodes.is_none()).and_then(|url| read_url(&url));
+    // Nothing is required of a table that is not there. At most one of the three is, but for a problem.
     let watch = read_sentinel(&table.table("sentinel"));
     let urls: Vec<&Secret> = match (&nodes, &single, &watch) {
         (Some(nodes), ..) => nodes.iter().collect(),
@@ -107,6 +108,7 @@ fn read_list(item: &Item, what: &str, check: impl Fn(&str) -> Result<(), &'stati
 fn read_url(item: &Item) -> Option<Secret> {
     let url = maybe_secret(item, Readers::All)?;
     if !url.is_external() && redis_login::has_user(url.expose()) {
+        // The configuration file itself has a password in it.
         item.note_secret();
     }
     check_url(url.expose()).map_err(|why| item.problem(why)).ok().map(|()| url)

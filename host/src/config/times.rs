@@ -19,7 +19,9 @@ use super::edits::edits;
 
 const MAX_EXPRESSION_BYTES: usize = 256;
 const NICKNAMES: [&str; 6] = ["@hourly", "@daily", "@weekly", "@monthly", "@yearly", "@annually"];
-/// The names of the fields, the letters that they allow beside digits and `* , - /`, and their values.
+/// The names of the fields, the signs that they allow beside digits and `* , - /`, and their values. `L` is
+/// the last one, `W` the nearest weekday, `#` the nth one of the month, `?` any, and `+` before a day of the
+/// week asks for both days at once.
 const FIELDS: [(&str, &str, &str); 6] = [
     ("second", "", "0 to 59"),
     ("minute", "", "0 to 59"),

@@ -17,6 +17,7 @@ use crate::queue::hosts::{self, HostInfo, LostHost, STOPPING};
 
 pub(super) async fn show(PageCall { dashboard, visitor, values }: PageCall) -> PageAnswer {
     let link = dashboard.api.link().await?;
+    // In a cluster, hosts whose announcements lie on a node that is away are not shown.
     let mut running = hosts::list_known(link).await?;
     running.sort_by(|a, b| a.id.cmp(&b.id));
     let lost = hosts::lost(link, now_ms()).await?;
@@ -32,8 +33,8 @@ pub(super) async fn show(PageCall { dashboard, visitor, values }: PageCall) -> P
             } @else {
                 (sorted("Running hosts", running.iter().map(row), &values, &at("/hosts")))
                 p.note {
-                    "Runs now: attempts, of those that the host may run at once. Memory is that of the \
-                     process, of what it may use."
+                    "Runs now: attempts that run, of how many the host may run at once. Memory: bytes of \
+                     the process, of how many it may use."
                 }
             }
         }

@@ -101,7 +101,8 @@ pub(super) async fn show(call: PageCall, Path(name): Path<String>) -> PageAnswer
     Ok(page(&visitor, &format!("Plugin {name}"), &main))
 }
 
-/// Hosts that say the same have one row.
+/// Hosts that say the same have one row. Rows of hosts on which the plugin is not active come first, and stay
+/// if there are more than [`GROUPS`].
 fn hosts_table(rows: &[PluginView]) -> Markup {
     if rows.is_empty() {
         return html! { p.quiet { "No host has announced this plugin in the last 15 seconds." } };
@@ -297,12 +298,12 @@ fn grants_list<'q>(grants: Option<&config::Plugin>, queues: impl Iterator<Item =
     }
 }
 
-/// The changes of all hosts, the newest first. Hosts that tell the same have one row.
+/// The changes of all hosts, the newest first. Changes that tell the same have one row, with their number.
 fn changes_table(rows: &[PluginView], builds: &Builds) -> Markup {
     let mut changes: BTreeMap<_, (u64, u64)> = BTreeMap::new();
     for change in rows.iter().flat_map(|row| &row.plugin.history) {
-        let (newest, hosts) = changes.entry((&change.what, &change.version, &change.reason)).or_default();
-        (*newest, *hosts) = ((*newest).max(change.at), *hosts + 1);
+        let (newest, times) = changes.entry((&change.what, &change.version, &change.reason)).or_default();
+        (*newest, *times) = ((*newest).max(change.at), *times + 1);
     }
     let mut changes: Vec<_> = changes.into_iter().collect();
     changes.sort_by_key(|(_, (newest, _))| std::cmp::Reverse(*newest));

@@ -60,6 +60,7 @@ pub(super) fn section(shown: &ShownHistory) -> Markup {
 
 fn content(shown: &ShownHistory, history: &HistoryView) -> Markup {
     let total = &history.total;
+    // `failed` counts attempts, also of tasks that are retried; `dead` counts tasks.
     let has_ended = total.completed + total.failed > 0;
     let has_depth = history.minutes.iter().any(|step| step.depth.is_some());
     let drawn = Drawn::new(shown, history);

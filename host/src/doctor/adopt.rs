@@ -39,7 +39,7 @@ pub(crate) struct AdoptOrders {
     pub from: Option<Beginning>,
     /// The consumers that are no hosts are stopped, though Redis cannot tell yet.
     pub are_stopped: bool,
-    /// What others have acknowledged since a host first came is done, and is not to run again.
+    /// Entries that others have acknowledged since a host first came are done, and are not to run again.
     pub is_done: bool,
     /// Entries that were done before are deleted.
     pub delete_acked: bool,

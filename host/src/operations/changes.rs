@@ -78,6 +78,7 @@ impl ChangeView {
             Deed::Cancel | Deed::Drain => ChangeKind::Cancel,
             Deed::Requeue | Deed::Import => ChangeKind::Requeue,
             Deed::Purge => ChangeKind::Purge,
+            // Only jobs export.
             Deed::Export => ChangeKind::JobStarted,
         };
         ChangeView::new(kind, who)
@@ -120,7 +121,7 @@ fn cut(text: &str) -> String {
     text.chars().take(MAX_TEXT).collect()
 }
 
-/// Refuses a reason that is too long.
+/// Refuses a reason that is too long. Where a reason is required, `orders` refuses an empty one.
 pub(crate) fn check_why(why: &str) -> OperationResult {
     if why.chars().count() > MAX_WHY {
         return Err(OperationError::Invalid(format!("why: it has more than {MAX_WHY} characters")));
@@ -155,7 +156,8 @@ pub(crate) async fn list(
     Ok(found.iter().filter_map(ChangeView::read).filter(is_meant).take(limit).collect())
 }
 
-/// The changes after an entry, the oldest first, each with the id of its entry.
+/// The changes after an entry, the oldest first, each with the id of its entry. There are no more than the log
+/// keeps. The caller asks again soon, so that a failure is not repeated here.
 pub(crate) async fn after(link: &Link, entry: &str) -> OperationResult<Vec<(String, ChangeView)>> {
     let found = changes::list(link, Some(entry)).await?;
     let read = |entry: ChangeEntry| Some((entry.id.clone(), ChangeView::read(&entry)?));

@@ -12,7 +12,8 @@
 //!
 //! Invariants: before the verdict, and after a bad one, no spoiled attempt is charged. The verdict comes
 //! before any task is given back more than MAX_GIVEN_BACK times. So a bad version costs no task an attempt,
-//! and a task that spoils every version comes to its end.
+//! and a task that spoils every version comes to its end: a good version, and the first one of a plugin, are
+//! charged for it.
 //!
 //! Not here: what follows from a verdict (`life`), how a task is given back (`worker::settle`).
 
@@ -26,10 +27,11 @@ use crate::task::{FailureKind, Outcome};
 const SOUND: u32 = 5;
 /// A version is bad after this many spoiled tasks, most of the first ten.
 const SPOILED: usize = 6;
-/// The longest probation of a version that has run a task. Before its first task, a version stays on
-/// probation.
+/// The longest probation of a version that has run a task, from its start on. A version that rested for
+/// longer is judged by its first task. Without a task, a version stays on probation.
 const LASTS: Duration = Duration::from_secs(5 * 60);
-/// A task is given back this many times at most before the verdict.
+/// A task is given back this many times at most before the verdict. The next time it is spoiled brings the
+/// verdict; if that is bad, the task is given back once more.
 const MAX_GIVEN_BACK: u32 = 5;
 /// How long a task waits that is given back for the first time. Each further wait is twice as long.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
@@ -216,7 +218,7 @@ fn end(outcome: &Outcome) -> End {
         | Outcome::Retry { .. }
         | Outcome::Reject { .. }
         | Outcome::Defer { .. } => End::Sound,
-        // The version could not do its work, so this says nothing about it.
+        // Something outside is down, as the handler says. That says nothing about the version.
         Outcome::Unavailable { .. } => End::Neither,
         // As a rule, making an instance takes as long for each task and waits for no service: a version that
         // is not ready in time never will be. A version that computes until the timeout in most of its tasks

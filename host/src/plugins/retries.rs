@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(seen, [10, 20, 40, 80, 160, 320, 600, 600, 600]);
         assert_eq!(fail(Some(&last), "b").0, 10);
         assert!(!last.is_due(now + LONGEST_PAUSE / 2) && last.is_due(now + LONGEST_PAUSE));
-        // A failure that is not tried again is tried with other grants.
+        // A failure that may not pass is not tried again with these grants. With others, it begins anew.
         let bad = Failed::new(Some("a".to_owned()), String::new(), None, now);
         assert!(!bad.is_due(now + LONGEST_PAUSE * 100));
         assert_eq!(pauses.next(Some(&bad), "a"), FIRST_PAUSE);

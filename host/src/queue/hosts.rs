@@ -185,7 +185,8 @@ pub(crate) struct HostChange {
     /// Milliseconds since the Unix epoch, by the host's clock.
     pub at: u64,
     /// `loaded`, `failed`, `self-check-failed`, `confirmed`, `regranted`, `rolled-back`, `quarantined`,
-    /// `restored` or `removed`.
+    /// `lifted`, `restored` or `removed`. The version is the one that it happened to: of `rolled-back`, the
+    /// bad one.
     pub what: String,
     pub version: Option<String>,
     /// How long it took to load the version, or to notice the event.

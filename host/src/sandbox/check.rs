@@ -68,14 +68,16 @@ async fn run(
     timeout: Duration,
 ) -> Result<(), CheckError> {
     let shared: &Shared = &loaded.sandbox.0;
-    let Ok(_permit) = shared.check_permit.acquire().await else {
-        return Err(CheckError::Hindered("the host stops".into()));
-    };
+    let _permit = shared.check_permit.acquire().await.expect("nothing closes it");
     let deadline = Instant::now() + timeout;
+    // Its lines are those of no task.
     let (log, sliced) = (loaded.log(Arc::new(vec![nobody()]), plugin), shared.slices.call(loaded.number));
+    // An attempt waits here for memory. A start of 0 bytes does not.
     let mut limits = Limits::new(loaded.memory, shared.budget.start(0).await);
     limits.account.begin(sliced.clone());
     let mut store = store(shared, &loaded, limits);
+    let tasks = 1;
+    loaded.refuel(&mut store, tasks);
     let interrupts = Interrupts { stop: CancellationToken::new(), sliced: sliced.clone() };
     let log = store.data().renewed_log(log);
     store.data_mut().begin(AttemptState {
@@ -110,7 +112,7 @@ async fn run(
             return reply.map_err(|why| CheckError::Failed(failure::bounded(&why, &loaded.mask)));
         }
         Ok(Err((error, phase))) if !is_interrupt(&error) => {
-            failure::classify(&error, phase, &state.limits, loaded.output(1), &log)
+            failure::classify(&error, phase, &state.limits, loaded.output(tasks), &log)
         }
         Ok(Err(_)) | Err(_) => {
             phase.timed_out("it", timeout, sliced.waited(), &Whereabouts::default(), &loaded.mask)

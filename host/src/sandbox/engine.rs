@@ -27,19 +27,20 @@ const MEMORIES: u32 = 4;
 const TABLES: u32 = 16;
 const TABLE_ELEMENTS: usize = 128 * 1024;
 
-/// The pool resets the first bytes of a memory by copying the initial content over them, and gives the others
-/// back to the kernel. A system call interrupts the other cores as well, so a memory of this size that never
-/// grows is reset several times faster without one. The SDK links guests in this way. Larger guests gain
-/// nothing: they use memory beyond it. Each slot of the pool that was ever used keeps this many bytes.
+/// The pool resets the first bytes of a memory by copying the initial content over them, and gives the bytes
+/// behind them back to the kernel. That takes a system call, which interrupts the other cores as well. A
+/// memory of this size that never grows needs no such call, and is reset several times faster; the SDK links
+/// guests in this way. Larger memories gain nothing. Each slot of the pool that was ever used keeps this many
+/// bytes.
 const MEMORY_KEEP_RESIDENT: usize = 256 * 1024;
 const TABLE_KEEP_RESIDENT: usize = 128 * 1024;
 /// If a queue runs more attempts than this at once, slots keep no memory: thousands of handlers mostly wait,
 /// and touch a few pages meanwhile. Their slots would keep many times as much.
 const MOST_THAT_KEEP: u32 = 1000;
 
-/// Largest number of unused slots that keep the content of their last module. A module that finds such a slot
-/// of its own saves several system calls. Each slot keeps up to [`MEMORY_KEEP_RESIDENT`] bytes, also those of
-/// a version that is no longer used.
+/// The largest number of unused slots that wait for their last module, with its content. A module that finds
+/// such a slot of its own saves several system calls. This bounds no memory: the other slots keep their
+/// [`MEMORY_KEEP_RESIDENT`] bytes, too.
 const MOST_WARM_SLOTS: u32 = 256;
 
 /// The calls of a backtrace, the innermost ones.
@@ -107,7 +108,8 @@ fn pooled(places: u32, of_queue: u32, reservation: u64) -> Config {
         .max_unused_warm_slots(memories.min(MOST_WARM_SLOTS))
         .total_tables(instances.saturating_mul(TABLES))
         .total_stacks(instances)
-        // With these bounds per component the pool cannot run out while every instance has a place (`warm`).
+        // With these bounds per component the pool cannot run out: each instance takes one of the places before
+        // it is made (`warm`).
         .max_core_instances_per_component(CORE_INSTANCES)
         .max_memories_per_component(MEMORIES)
         .max_tables_per_component(TABLES)

@@ -168,7 +168,7 @@ async fn run(loaded: &LoadedHandler, attempt: Attempt) -> Option<AttemptReport> 
     let log = loaded.log(attempt.tasks.clone(), attempt.plugin.clone());
     let count = u32::try_from(attempt.tasks.len()).unwrap_or(u32::MAX);
     instance.tasks = instance.tasks.saturating_add(count);
-    loaded.refuel(&mut instance, count);
+    loaded.refuel(&mut instance.store, count);
     let interrupts = Interrupts { stop: attempt.stop.clone(), sliced: sliced.clone() };
     let waits = Arc::<GuestWaits>::default();
     let log = instance.store.data().renewed_log(log);

@@ -76,9 +76,9 @@ impl LoadedHandler {
     }
 
     /// Sets how much a call for `tasks` tasks may copy, and the first tick at which it is interrupted.
-    pub(super) fn refuel(&self, instance: &mut Instance, tasks: u32) {
-        instance.store.set_hostcall_fuel(usize::try_from(self.fuel(tasks)).unwrap_or(usize::MAX));
-        instance.store.set_epoch_deadline(1);
+    pub(super) fn refuel(&self, store: &mut Store<GuestState>, tasks: u32) {
+        store.set_hostcall_fuel(usize::try_from(self.fuel(tasks)).unwrap_or(usize::MAX));
+        store.set_epoch_deadline(1);
     }
 
     /// Ends the attempt in the instance, and keeps the instance for a later task if it is fit for one.

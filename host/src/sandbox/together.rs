@@ -228,7 +228,7 @@ fn begin(
     plugin: Arc<str>,
 ) {
     // The host may copy the results of all tasks: one that is too large must end its own task alone.
-    loaded.refuel(instance, u32::MAX);
+    loaded.refuel(&mut instance.store, u32::MAX);
     let nobody = Task { entry: String::new(), fence: 0, ..Task::bare("".into(), "no-task") };
     let log = loaded.log(Arc::new(vec![nobody]), plugin);
     let interrupts = Interrupts { stop: seats.broken.clone(), sliced: sliced.clone() };

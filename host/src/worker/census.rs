@@ -16,7 +16,8 @@ use super::shared::SharedQueue;
 use crate::queue::QueueResult;
 use crate::queue::stand::StreamStand;
 
-/// The greatest age of a figure, except the number of dead letters of a resting queue.
+/// How often the figures are read. Those of an empty queue that rests are not read: only the number of its
+/// dead letters can change before it wakes.
 const EVERY: Duration = Duration::from_secs(5);
 
 /// How often the log has other consumer groups while nobody confirms them.
@@ -29,7 +30,8 @@ pub(crate) struct CensusTaker {
 /// The findings of the looks so far.
 #[derive(Default)]
 struct Noticed {
-    /// The last look, and how many entries were trimmed unread until then, as its server counts them.
+    /// The last look, and how many entries had been trimmed unread by then. Each server has a count of its own
+    /// (`report_trims`).
     trimmed: Option<(StreamStand, u64)>,
     /// The other groups that the log had last, and when.
     groups: Option<(Vec<String>, Instant)>,
@@ -54,12 +56,13 @@ impl CensusTaker {
                         false
                     }
                 };
-                if self.shared.idle.has_duty()
-                    && let Err(error) = self.look_at_stream(&mut noticed).await
-                {
+                if !self.shared.idle.has_duty() {
+                    // Another host counts from here on.
+                    noticed = Noticed::default();
+                } else if let Err(error) = self.look_at_stream(&mut noticed).await {
                     tracing::debug!(queue = self.shared.name.as_ref(), %error, "no look at the stream");
                 }
-                // The figures of an empty queue that rests do not change until it wakes.
+                // This ends when the queue wakes, and also when its resting host takes its next look.
                 if rests_empty {
                     let _ = rest.changed().await;
                 }
@@ -92,8 +95,8 @@ impl CensusTaker {
         tracing::warn!(
             queue = name,
             groups = first_few(&groups),
-            "the stream has got other consumer groups, and loses each entry when its task has ended. No host \
-             serves the queue after its next start, unless `tqhost adopt {name} --yes` confirms it"
+            "the stream has got other consumer groups, and loses each entry when its task has ended. A host \
+             that starts will not serve the queue, unless `tqhost adopt {name} --yes` confirms it"
         );
         *logged = Some((groups, Instant::now()));
     }

@@ -89,7 +89,7 @@ impl Heartbeat {
                             shared.inflight.cancel(&beat.entry);
                         }
                         Lease::Cancelled => {
-                            if shared.inflight.mark_lost(&beat.entry) {
+                            if shared.inflight.mark_cancelled(&beat.entry) {
                                 shared.count_cancelled(&beat.task_id);
                             }
                         }

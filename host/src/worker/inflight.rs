@@ -61,7 +61,7 @@ pub(crate) struct OwnedEntry {
     /// When the entry was claimed.
     pub since: Instant,
     phase: AtomicU8,
-    /// The task was cancelled while it ran, and this host has to settle it.
+    /// The task was cancelled while it ran. This host has to settle it, if it still owns it.
     cancelled: AtomicBool,
     stop: CancellationToken,
     progress: Progress,
@@ -225,6 +225,15 @@ impl Inflight {
         running
     }
 
+    /// Notes that a cancel has ended the task, and stops the attempt. Returns false if the attempt has ended
+    /// already.
+    pub(crate) fn mark_cancelled(&self, entry: &str) -> bool {
+        if let Some(LeaseState { entry, .. }) = self.0.lock().leases.get(entry) {
+            entry.cancelled.store(true, Ordering::Release);
+        }
+        self.mark_lost(entry)
+    }
+
     /// Stops the attempt of a task that was cancelled, and that this host still has to settle.
     pub(crate) fn cancel(&self, entry: &str) {
         if let Some(LeaseState { entry, .. }) = self.0.lock().leases.get(entry) {
@@ -269,7 +278,8 @@ impl Ownership {
         self.entry.is(EntryPhase::Lost)
     }
 
-    /// Whether the task was cancelled, and this host has to settle it.
+    /// Whether the task was cancelled. This host has to settle it, unless it has lost the lease: then the
+    /// cancel has ended the task.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.entry.cancelled.load(Ordering::Acquire)
     }

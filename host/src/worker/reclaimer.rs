@@ -53,8 +53,8 @@ impl Reclaimer {
         let (mut rest, mut paused) = (self.shared.idle.rest(), self.shared.idle.paused());
         let ready = async {
             if self.follows_older_worker {
-                // The older worker may have sent heartbeats less often than this lease needs. After this
-                // wait, it has sent one, and knows that it is retired.
+                // The older worker may have sent heartbeats less often than this lease needs. Since it is
+                // retired, it sends them often enough, and has begun with that after this wait.
                 tokio::time::sleep(heartbeat::LATEST).await;
             }
             let _ = paused.wait_for(|pause| *pause != Pause::Unknown).await;
@@ -99,13 +99,12 @@ impl Reclaimer {
         if !shared.idle.is_unpaused() || shared.versions.borrow().is_none() {
             return Ok(AS_USUAL);
         }
-        // A held queue takes over one task, as its probe.
+        // A queue on hold takes over one task, as its probe.
         if shared.holding.is_held() && !shared.holding.may_ask() {
             return Ok(AS_USUAL);
         }
         let mut from = "-".to_owned();
-        // Redis skips entries with a valid lease. Claiming past them in small steps would need permits for
-        // each step.
+        // The look passes over entries with a valid lease, for which a claim would have to wait for permits.
         while !from.is_empty() {
             let abandoned = shared.queue.abandoned(&from, shared.queue.rules.lease, MAX_BATCH).await?;
             if abandoned.is_empty() {
@@ -169,7 +168,8 @@ impl Reclaimer {
         arrivals::note_held(shared, &found.held).await;
         // This host may still run some of these tasks, if it could not renew their leases.
         let tasks = found.entries.iter().filter(|entry| !shared.inflight.contains(&entry.id)).count();
-        // This reads what the tasks overwrite when they begin. The notes are written after that.
+        // Attempts that ended with their hosts are read now, since the tasks overwrite them when they begin, and
+        // are noted below, once the tasks have begun.
         let lost = shared.queue.lost_attempts(&found.entries, abandoned);
         let lost = Box::pin(in_time(shared, lost)).await.unwrap_or_default();
         if tasks > 0 {

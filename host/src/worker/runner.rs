@@ -1,10 +1,11 @@
 //! Runs claimed tasks from start to settlement: one, or a batch that its handler takes in one call.
 //!
-//! In: tasks that this host owns. Out: exactly one settlement for each task, or none if its lease was lost
-//! before it had an outcome (the new owner settles instead).
+//! In: tasks that this host owns. Out: one settlement for each task that this host still owns. A task is lost
+//! when its lease is, or when a cancel has ended it. If that is noticed while its handler runs, there is no
+//! settlement; a task that was lost before, is released, which does nothing if somebody else owns it now.
 //!
 //!     claimed ─▶ sandbox ─▶ one Outcome per task ─▶ settle::decide ─▶ settler
-//!        ▲          └ a failed batch: its tasks run again one by one
+//!        ▲          └ a failed batch, or a task whose instance another task made fail: run again, one by one
 //!        └──────────┘
 //!
 //! Not here: which task to run (`fetcher`, `reclaimer`), batches (`gather`), when to try again (`backoff`),
@@ -131,6 +132,7 @@ async fn settle_ends(
         let record = record_of(rules, &outcome, last_lines);
         let jitter = fastrand::f64() * 2.0 - 1.0;
         let decision = match ruling {
+            // `after_outage` decides if nobody is to be charged for the outcome, because a service is down.
             Ruling::AsUsual => settle::after_outage(&outcome, &mut task, rules, charge, jitter)
                 .unwrap_or_else(|| settle::decide(outcome, &task, rules, jitter)),
             Ruling::GiveBack(delay) => settle::give_back(&outcome, &task, delay),
@@ -147,7 +149,11 @@ async fn settle_stopped(shared: &SharedQueue, version: &Version, tasks: Vec<Owne
     shared.holding.stopped(tasks.iter().map(|(task, _)| task.entry.as_str())).await;
     for (task, owned) in tasks {
         let is_lost = owned.is_lost();
-        if is_lost && let Some(more) = shared.notices.admit(NoticeKind::Lost) {
+        // The log has a line about a cancelled one already.
+        if is_lost
+            && !owned.is_cancelled()
+            && let Some(more) = shared.notices.admit(NoticeKind::Lost)
+        {
             let (queue, task) = (&shared.queue.rules.name, &task.id);
             let what = if has_begun { "stopped" } else { "not run" };
             tracing::info!(queue, task, more, "{what}: this host does not own the task any more");
@@ -157,8 +163,8 @@ async fn settle_stopped(shared: &SharedQueue, version: &Version, tasks: Vec<Owne
         }
         let decision = match owned.is_cancelled() && !is_lost {
             true => settle::cancelled(&task),
-            // A lost task that no host has taken over is released, so that it need not wait for the end of
-            // another lease.
+            // This host stops, or the task was lost before it began. If no host has taken a lost one over, it
+            // need not wait for the end of another lease then.
             false => settle::release(&task),
         };
         shared.settle_unrun((task, owned), &version.label(), decision).await;
@@ -185,8 +191,8 @@ fn trace_ends(
         };
         let (word, error) = match outcome {
             Some(outcome) => (outcome.word(), outcome.error()),
-            _ if owned.is_lost() => ("lost", None),
             _ if owned.is_cancelled() => ("cancelled", None),
+            _ if owned.is_lost() => ("lost", None),
             _ => ("released", None),
         };
         let since_ms = task.waits_since_ms.unwrap_or_else(|| codec::entry_time_ms(&task.entry));

@@ -420,7 +420,7 @@ impl Model for System {
         }
         let is_wanted = world.life.candidate != Candidate::Unwanted;
         acts.extend((left.grants > 0 && is_wanted).then_some(Act::Grant));
-        acts.extend((left.ends > 0 && is_wanted).then_some(Act::Unwant));
+        acts.extend((left.removals > 0 && is_wanted).then_some(Act::Unwant));
         acts.extend((left.restarts > 0).then_some(Act::Restart));
         acts.push(Act::Look);
         if world.life.due().is_some() && !world.is_due() {

@@ -103,7 +103,7 @@ const OFFERED: [(&str, &str, &[&str]); 12] = [
 
 /// Why a component may not import `name`, or None if it may.
 pub(super) fn refusal(name: &str) -> Option<String> {
-    // A pre-release version, or none, must match exactly.
+    // These have no release yet: their names have a version like 0.2.0-draft, or none, and match exactly.
     if config_store::NAMES.contains(&name) || logging::NAMES.contains(&name) {
         return None;
     }
@@ -118,7 +118,7 @@ pub(super) fn refusal(name: &str) -> Option<String> {
         ("wasi:config", _) => format!("tqhost offers {}", config_store::NAMES.join(" and ")),
         ("wasi:logging", _) => format!("tqhost offers {}", logging::NAMES.join(" and ")),
         ("wasi:http", _) => "tqhost offers wasi:http/outgoing-handler and wasi:http/types".into(),
-        ("tqhost:handler", _) => "not offered by this version of tqhost".into(),
+        ("tqhost:handler" | "tqhost:extensions", _) => "not offered by this version of tqhost".into(),
         _ => "tqhost does not know it".into(),
     })
 }

@@ -74,8 +74,8 @@ fn read_store(table: &Table, url: &Item) -> Option<BlobStore> {
         "gs" => {
             let service_account = table.get("service_account").and_then(|item| {
                 let key = secret(&item, Readers::Hosts)?;
-                // A command leaves secrets unread and cannot check them. The text is a secret, so the message shows
-                // no part of it.
+                // A command leaves secrets unread and cannot check them. The text is a secret, so the message
+                // shows no part of it.
                 if key.is_loaded() && serde_json::from_str::<serde_json::Map<_, _>>(key.expose()).is_err() {
                     return item.refuse("is not the JSON of a service account's key");
                 }

@@ -107,7 +107,8 @@ impl Keys {
         most
     }
 
-    /// The keys that may be written in this table. `[defaults]` has the rows of a queue, without some of them.
+    /// The keys that may be written in this table. `[defaults]` has the rows of a queue, without some of
+    /// them.
     pub(super) fn here(&self) -> impl Iterator<Item = &'static str> {
         let names = self.known.iter().map(|key| key.name);
         names.filter(|name| self.elsewhere.iter().all(|(other, _)| other != name))

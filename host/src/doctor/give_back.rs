@@ -411,8 +411,8 @@ impl Queue {
                 self.shaped(WHAT, reply::each(self.link.command(WHAT, &look).await?, reply::bytes))?;
             let Some(end) = members.last() else { return Ok(given) };
             from = [b"(", end.as_slice()].concat();
-            // A track has members of tasks that are held, which are delayed tasks by the same name, and of tasks
-            // that have their turn. The script passes over the latter, which are no delayed tasks.
+            // A track has members of tasks that are held, which are delayed tasks by the same name, and of
+            // tasks that have their turn. The script passes over the latter, which are no delayed tasks.
             given += self.return_these(&members, NO_ENTRIES, terms).await?.given;
         }
     }

@@ -156,8 +156,8 @@ pub(crate) async fn list(
     Ok(found.iter().filter_map(ChangeView::read).filter(is_meant).take(limit).collect())
 }
 
-/// The changes after an entry, the oldest first, each with the id of its entry. There are no more than the log
-/// keeps. The caller asks again soon, so that a failure is not repeated here.
+/// The changes after an entry, the oldest first, each with the id of its entry. There are no more than the
+/// log keeps. The caller asks again soon, so that a failure is not repeated here.
 pub(crate) async fn after(link: &Link, entry: &str) -> OperationResult<Vec<(String, ChangeView)>> {
     let found = changes::list(link, Some(entry)).await?;
     let read = |entry: ChangeEntry| Some((entry.id.clone(), ChangeView::read(&entry)?));

@@ -64,8 +64,8 @@ pub(super) struct Form {
 
 impl Form {
     /// A key that never exists, for the end of a call with several keys. While a node of a cluster gives a
-    /// slot away, it cannot make keys there. It refuses a call from the beginning if it lacks one of its keys,
-    /// which is so with this one. Without it, a node that still has all keys of a call would begin the
+    /// slot away, it cannot make keys there. It refuses a call from the beginning if it lacks one of its
+    /// keys, which is so with this one. Without it, a node that still has all keys of a call would begin the
     /// script, and the script would fail in its middle, at the first key that it makes.
     pub(super) fn freeze_key(self, count: usize, first: &[u8]) -> Option<String> {
         let first = std::str::from_utf8(first).ok().filter(|_| self.in_cluster && count > 1)?;

@@ -545,7 +545,8 @@ impl Queue {
             0..=MOST_KEPT => codec::raw("fields", &kept::write(&task.fields)),
             bytes => codec::raw("fields_bytes", &bytes),
         });
-        // A claim leaves `tq-joins` in an entry only if a host wrote it, as far as the task's status can tell.
+        // A claim leaves `tq-joins` in an entry only if a host wrote it, as far as the task's status can
+        // tell.
         let joins = task.joins.as_ref().filter(|flow| **flow == self.keys.flow(&task.id).about);
         let joins = joins.map(|flow| codec::raw("joins", flow));
         let is_told = self.rules.on_end.completed.is_some();

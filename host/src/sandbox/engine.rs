@@ -108,8 +108,8 @@ fn pooled(places: u32, of_queue: u32, reservation: u64) -> Config {
         .max_unused_warm_slots(memories.min(MOST_WARM_SLOTS))
         .total_tables(instances.saturating_mul(TABLES))
         .total_stacks(instances)
-        // With these bounds per component the pool cannot run out: each instance takes one of the places before
-        // it is made (`warm`).
+        // With these bounds per component the pool cannot run out: each instance takes one of the places
+        // before it is made (`warm`).
         .max_core_instances_per_component(CORE_INSTANCES)
         .max_memories_per_component(MEMORIES)
         .max_tables_per_component(TABLES)

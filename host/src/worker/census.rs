@@ -30,8 +30,8 @@ pub(crate) struct CensusTaker {
 /// The findings of the looks so far.
 #[derive(Default)]
 struct Noticed {
-    /// The last look, and how many entries had been trimmed unread by then. Each server has a count of its own
-    /// (`report_trims`).
+    /// The last look, and how many entries had been trimmed unread by then. Each server has a count of its
+    /// own (`report_trims`).
     trimmed: Option<(StreamStand, u64)>,
     /// The other groups that the log had last, and when.
     groups: Option<(Vec<String>, Instant)>,

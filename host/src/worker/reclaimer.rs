@@ -168,8 +168,8 @@ impl Reclaimer {
         arrivals::note_held(shared, &found.held).await;
         // This host may still run some of these tasks, if it could not renew their leases.
         let tasks = found.entries.iter().filter(|entry| !shared.inflight.contains(&entry.id)).count();
-        // Attempts that ended with their hosts are read now, since the tasks overwrite them when they begin, and
-        // are noted below, once the tasks have begun.
+        // Attempts that ended with their hosts are read now, since the tasks overwrite them when they begin,
+        // and are noted below, once the tasks have begun.
         let lost = shared.queue.lost_attempts(&found.entries, abandoned);
         let lost = Box::pin(in_time(shared, lost)).await.unwrap_or_default();
         if tasks > 0 {

@@ -213,8 +213,8 @@ impl World {
             }
         }
         if let LifeEvent::Judged(version, ProbationVerdict::Bad(_)) = &event {
-            // As `found_bad`: of the version on probation; or, once that is gone with its file and the good one
-            // serves until its tasks end, the late verdict about it.
+            // As `found_bad`: of the version on probation; or, once that is gone with its file and the good
+            // one serves until its tasks end, the late verdict about it.
             let is_banned = match &was_serving {
                 Serving::Probation(new, _) => new.digest == version.digest,
                 Serving::Draining(good) => good.digest != version.digest,

@@ -126,10 +126,14 @@ fn a_failed_attempt_that_redis_does_not_take_back_is_an_alarm_and_waits_until_th
     let queue = &ready["queues"][0];
     assert_eq!((&queue["queue"], &queue["ok"]), (&json!("work"), &json!(false)));
     let reason = queue["reason"].as_str().expect("a reason");
-    insta::assert_snapshot!(reason, @"");
+    insta::assert_snapshot!(reason, @r"
+    tasks cannot be settled: Redis refuses a value of 1100000 bytes, its limit proto-max-bulk-len is 1048576
+    ");
     let line = host.log("Redis refuses to settle tasks");
     assert_eq!((&line["level"], &line["queue"]), (&json!("ERROR"), &json!("work")));
-    insta::assert_snapshot!(line["error"].as_str().expect("an error"), @"");
+    insta::assert_snapshot!(line["error"].as_str().expect("an error"), @r"
+    Redis refuses a value of 1100000 bytes, its limit proto-max-bulk-len is 1048576
+    ");
     let browser = Browser::new(&host);
     eventually("the page has an alarm", || browser.page("/").contains(reason).then_some(()));
     // The others go on.

@@ -372,7 +372,9 @@ mod tests {
 
     #[test]
     fn the_end_of_the_process_says_the_next_step() {
-        assert_eq!(message(Signal::SIGXCPU, ""), "compiling it takes more than 600 s of processor time");
+        insta::assert_snapshot!(message(Signal::SIGXCPU, ""), @r"
+        compiling it takes more than 600 s of processor time
+        ");
         for words in
             ["memory allocation of 7 bytes failed\n", "<jemalloc>: background thread creation failed (11)\n"]
         {
@@ -384,15 +386,12 @@ mod tests {
                 )
             );
         }
-        assert_eq!(
-            message(Signal::SIGABRT, "\nthread 'x' has overflowed its stack\n"),
-            "not a valid WebAssembly component: compiling it ends with SIGABRT: \
-             thread 'x' has overflowed its stack"
-        );
-        assert_eq!(
-            message(Signal::SIGSEGV, ""),
-            "not a valid WebAssembly component: compiling it ends with SIGSEGV: it said nothing"
-        );
+        insta::assert_snapshot!(message(Signal::SIGABRT, "\nthread 'x' has overflowed its stack\n"), @r"
+        not a valid WebAssembly component: compiling it ends with SIGABRT: thread 'x' has overflowed its stack
+        ");
+        insta::assert_snapshot!(message(Signal::SIGSEGV, ""), @r"
+        not a valid WebAssembly component: compiling it ends with SIGSEGV: it said nothing
+        ");
         let killed = failed(ExitStatus::from_raw(Signal::SIGKILL as i32), "");
         assert!(killed.may_pass(), "{killed}");
         assert!(!failed(ExitStatus::from_raw(1 << 8), "no").may_pass());

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Value, json};
 
 use super::{bench, told};
+use crate::support::words::masked;
 use crate::support::{Bench, eventually};
 
 const QUEUES: &str = "[queues.work]\nplugin = \"effects\"\nmax_retries = 1\nbackoff = \"none\"\n\
@@ -162,9 +163,15 @@ fn ends_in_a_circle_are_a_problem_of_the_configuration() {
          on_end = { dead = \"a\" }\n[queues.c]\nplugin = \"effects\"\non_end = \"nowhere\"\n",
     );
     let ran = bench.tqhost(&["check"]);
-    for why in ["queues.a.on_end: leads back to this queue", "queues.c.on_end: \"nowhere\" is not a queue"] {
-        assert!(ran.stderr.contains(why), "{ran:?}");
-    }
+    assert_eq!(ran.code, 78, "{ran:?}");
+    insta::assert_snapshot!(masked(&ran.stderr, &[(&bench.config().display().to_string(), "FILE")]), @"
+    tqhost: FILE: 3 problems
+      line 3: queues.a.on_end: leads back to this queue, so that one end would be told for ever: name a \
+      queue that tells no other one
+      line 6: queues.b.on_end: leads back to this queue, so that one end would be told for ever: name a \
+      queue that tells no other one
+      line 9: queues.c.on_end: \"nowhere\" is not a queue: add a table [queues.nowhere], or take the name out
+    ");
 }
 
 /// The status and the attempt of each event of a task of `work`.

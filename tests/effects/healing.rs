@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use super::{bench, done, results};
+use crate::support::words::masked;
 use crate::support::{Bench, eventually};
 
 const QUEUES: &str = "[defaults]\nbackoff = \"none\"\nmax_retries = 0\n\
@@ -116,7 +117,9 @@ fn a_dead_last_task_is_cancelled_by_its_own_name_although_its_queue_keeps_no_sta
     eventually("the last task is dead", || (bench.dead("join").len() == 1).then_some(()));
     bench.until_pending("part", 2);
     let ran = bench.tqhost(&["cancel", "join", "r7"]).ok();
-    assert!(ran.stdout.contains("stays FAILED; this cancelled 2 tasks of its flow"), "{ran:?}");
+    insta::assert_snapshot!(masked(&ran.stdout, &[(&id, "ID")]), @r"
+    ID stays FAILED; this cancelled 2 tasks of its flow
+    ");
     eventually("the rest of the flow is gone", || {
         (bench.places("join").delayed == 0 && bench.places("part").length == 0).then_some(())
     });
@@ -137,7 +140,10 @@ fn a_last_task_that_failed_by_itself_cannot_be_cancelled() {
     let id = start(&mut bench, &[json!([])], &json!([["reject"]]));
     bench.until("join", &id, "FAILED");
     let ran = bench.tqhost(&["cancel", "join", &id]);
-    assert!(ran.code == 1 && ran.stderr.contains("cannot be cancelled: it is FAILED already"), "{ran:?}");
+    assert_eq!(ran.code, 1, "{ran:?}");
+    insta::assert_snapshot!(masked(&ran.stderr, &[(&id, "ID")]), @r#"
+    tqhost: task "ID" cannot be cancelled: it is FAILED already
+    "#);
     host.stop();
 }
 
@@ -179,14 +185,18 @@ fn a_last_task_whose_flow_has_expired_does_not_take_it_for_an_empty_one() {
     expected.as_object_mut().expect("an object").remove("dry_run");
     assert_eq!(ran.json(), expected);
     let ran = bench.tqhost(&["dead", "requeue", "join", &id]).ok();
-    assert!(ran.stdout.contains("The flow of 1 of them has expired"), "{ran:?}");
+    insta::assert_snapshot!(masked(&ran.stdout, &[(&id, "ID")]), @"
+    1 dead letter requeued, 0 skipped. The flow of 1 of them has expired: its results are gone, and nothing \
+    joins its children
+    ");
     let error = eventually("it is dead again", || {
         let letters = bench.dead("join");
         let error = letters.first()?["tq-error"].clone();
         (!error.starts_with("child ")).then_some(error)
     });
-    let expected = "effects: the flow has expired, so the results of its children are gone";
-    assert!(error.starts_with(expected), "{error}");
+    insta::assert_snapshot!(error, @r"
+    effects: the flow has expired, so the results of its children are gone: start the flow again
+    ");
     host.stop();
 }
 

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::{bench, done, error, told};
 use crate::support::redis_server::denies;
+use crate::support::words::masked;
 
 #[test]
 fn an_effect_without_a_grant_is_refused_with_the_way_out() {
@@ -65,17 +66,23 @@ fn names_and_keys_with_a_secret_of_the_configuration_are_refused() {
         ["set", "v", format!("it is {SECRET}"), 0], ["put", "kb:2", { "x": SECRET }]
     ]);
     let seen = done(&mut bench, "work", calls);
-    let (in_state, in_record, in_name, in_key) = (
-        "TooLarge(\"the key holds",
-        "NotPermitted(\"the key holds",
-        "NotPermitted(\"the name of a field holds",
-        "NotPermitted(\"the idempotency key holds",
-    );
-    let others = [in_name, in_name, in_key, in_name, in_key, in_key];
-    let why = [[in_state; 4].as_slice(), &[in_record; 4], &others].concat();
-    for (n, why) in why.into_iter().enumerate() {
-        assert_eq!(error(&seen[n]), format!("{why} a secret of the configuration\")"), "{n}");
-    }
+    let told: Vec<&str> = (0..14).map(|n| error(&seen[n])).collect();
+    insta::assert_snapshot!(told.join("\n"), @r#"
+    TooLarge("the key holds a secret of the configuration")
+    TooLarge("the key holds a secret of the configuration")
+    TooLarge("the key holds a secret of the configuration")
+    TooLarge("the key holds a secret of the configuration")
+    NotPermitted("the key holds a secret of the configuration")
+    NotPermitted("the key holds a secret of the configuration")
+    NotPermitted("the key holds a secret of the configuration")
+    NotPermitted("the key holds a secret of the configuration")
+    NotPermitted("the name of a field holds a secret of the configuration")
+    NotPermitted("the name of a field holds a secret of the configuration")
+    NotPermitted("the idempotency key holds a secret of the configuration")
+    NotPermitted("the name of a field holds a secret of the configuration")
+    NotPermitted("the idempotency key holds a secret of the configuration")
+    NotPermitted("the idempotency key holds a secret of the configuration")
+    "#);
     assert_eq!((&seen[14], &seen[15]), (&json!(null), &json!(null)), "values are masked instead");
     assert_eq!(bench.redis::<String>("GET", "tq:{work}:state:effects:v"), "it is [secret]");
     assert_eq!(bench.redis::<String>("HGET", ("kb:2", "x")), "[secret]");
@@ -93,8 +100,9 @@ fn a_strict_order_takes_no_delayed_task_of_a_handler() {
     let host = bench.host();
     let task = |delay: u64| json!({ "queue": "line", "fields": { "do": "[]" }, "delay": delay });
     let seen = done(&mut bench, "work", json!([["enqueue", task(5000)], ["enqueue", task(0)]]));
-    let why = "queue `line` runs its tasks in a strict order, and takes none with a delay";
-    assert!(error(&seen[0]).contains(why), "{}", seen[0]);
+    insta::assert_snapshot!(error(&seen[0]), @r#"
+    NotPermitted("queue `line` runs its tasks in a strict order, and takes none with a delay")
+    "#);
     bench.until("line", seen[1].as_str().expect("an id"), "COMPLETED");
     let known: Vec<String> = bench.redis("KEYS", "tq:{line}:task:*");
     assert_eq!((known.len(), bench.places("line").delayed), (1, 0), "nothing else came");
@@ -108,14 +116,20 @@ fn too_many_and_too_large_effects_are_refused() {
     let many: Vec<_> = (0..1001).map(|n| json!(["set", n.to_string(), "x", 0])).collect();
     let seen = done(&mut bench, "work", json!(many));
     assert_eq!(seen[999], json!(null));
-    assert!(error(&seen[1000]).contains("at most 1000 effects"), "{}", seen[1000]);
+    insta::assert_snapshot!(error(&seen[1000]), @"
+    TooLarge(\"a task has at most 1000 effects: tasks, values and records; divide the work among several \
+    tasks, as a flow does\")
+    ");
     assert_eq!(bench.redis::<String>("GET", "tq:{work}:state:effects:999"), "x");
     assert_eq!(bench.redis::<u64>("EXISTS", "tq:{work}:state:effects:1000"), 0);
     let large = "x".repeat(1 << 20);
     let calls: Vec<_> = (0..8).map(|n| json!(["set", format!("large{n}"), large, 0])).collect();
     let seen = done(&mut bench, "work", json!(calls));
     assert_eq!(seen[6], json!(null));
-    assert!(error(&seen[7]).contains("at most 8388608 bytes"), "{}", seen[7]);
+    insta::assert_snapshot!(error(&seen[7]), @"
+    TooLarge(\"the effects of a task have at most 8388608 bytes, with 400 for each effect and each field, \
+    these have 8391856; divide the work among several tasks, as a flow does\")
+    ");
     host.stop();
 }
 
@@ -141,10 +155,12 @@ fn too_many_fields_are_refused_at_the_call_and_what_fits_is_committed() {
     calls.push(json!(["enqueue", { "queue": "next", "fields": many_fields() }]));
     calls.push(json!(["put", "kb:small", { "x": 1 }]));
     let seen = done(&mut bench, "work", json!(calls));
-    for one in [&seen[20], &seen[21]] {
-        let why = "at most 8388608 bytes, with 400 for each effect and each field, these have 8469";
-        assert!(error(one).contains(why) && error(one).contains("among several tasks"), "{one}");
-    }
+    insta::assert_snapshot!([error(&seen[20]), error(&seen[21])].join("\n"), @"
+    TooLarge(\"the effects of a task have at most 8388608 bytes, with 400 for each effect and each field, \
+    these have 8469185; divide the work among several tasks, as a flow does\")
+    TooLarge(\"the effects of a task have at most 8388608 bytes, with 400 for each effect and each field, \
+    these have 8469180; divide the work among several tasks, as a flow does\")
+    ");
     assert_eq!((&seen[19], &seen[22]), (&json!(null), &json!(null)));
     let written = ["kb:0", "kb:19", "kb:20", "kb:small"].map(|key| bench.redis::<u64>("HLEN", key));
     assert_eq!((written, bench.places("next").length), ([1000, 1000, 0, 1], 0));
@@ -160,7 +176,9 @@ fn fields_of_effects_count_as_memory_of_the_plugin() {
     let host = bench.host();
     // The guest itself needs the same memory when the calls are refused.
     let seen = done(&mut bench, "work", json!(puts("other", 20)));
-    assert!(error(&seen[19]).contains("the key `other:19` is not granted"), "{}", seen[19]);
+    insta::assert_snapshot!(error(&seen[19]), @r#"
+    NotPermitted("the key `other:19` is not granted: `records` of the plugin grants kb:*")
+    "#);
     let id = told(&mut bench, "work", &json!(puts("kb", 20)));
     bench.until("work", &id, "FAILED");
     let why = bench.status("work", &id, "error");
@@ -207,8 +225,9 @@ fn an_attempt_whose_record_redis_denies_fails_alone() {
 fn a_queue_that_does_not_exist_is_a_problem_of_the_configuration() {
     let bench = bench("[queues.work]\nplugin = \"effects\"\nenqueue_to = [\"next\"]\n");
     let ran = bench.tqhost(&["check"]);
-    assert!(
-        ran.stderr.contains("queues.work.enqueue_to: \"next\" is not a queue: add a table [queues.next]"),
-        "{ran:?}"
-    );
+    assert_eq!(ran.code, 78, "{ran:?}");
+    insta::assert_snapshot!(masked(&ran.stderr, &[(&bench.config().display().to_string(), "FILE")]), @r#"
+    tqhost: FILE: 1 problem
+      line 3: queues.work.enqueue_to: "next" is not a queue: add a table [queues.next], or take the name out
+    "#);
 }

@@ -157,7 +157,10 @@ fn a_child_cannot_end_in_a_flow_that_its_writer_made_up() {
     eventually("it ends", || (bench.places("work").length == 0).then_some(()));
     host.log("its flow or the next task of its key was not told");
     let unfinished = bench.status("work", "child", "unfinished");
-    assert!(unfinished.contains("is no flow of a queue"), "{unfinished}");
+    insta::assert_snapshot!(unfinished, @"
+    TQFLOW tq:{work}:task:made-up is no flow of a queue that this configuration has: a host that runs \
+    children needs the queue that joins them, and the one that starts them
+    ");
     assert_eq!(bench.redis::<u64>("EXISTS", &["someones-hash", "someones-text"]), 0);
     assert_eq!(bench.places("admin"), Places::default());
     host.stop();
@@ -317,7 +320,11 @@ fn tasks_run_even_if_their_ids_look_like_entries_that_no_stream_can_have() {
     for id in ids {
         for command in [&["status", "work", id][..], &["cancel", "work", id], &["retry", "work", id]] {
             let ran = bench.tqhost(command);
-            assert!(ran.code == 1 && ran.stderr.contains("knows no task"), "{command:?}: {ran:?}");
+            assert_eq!(ran.code, 1, "{command:?}: {ran:?}");
+            insta::allow_duplicates! { insta::assert_snapshot!(ran.stderr.replace(id, "ID"), @"
+            tqhost: queue work knows no task \"ID\": it was never there, it ended more than 1d ago (the \
+            queue's retention), or it lies behind the 5,000 entries or 64 MiB that a search reads
+            ") };
         }
     }
     let host = bench.host();

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::support::proxy::Proxy;
 use crate::support::redis_server::denies;
+use crate::support::words::masked;
 use crate::support::{Bench, Held, Host, Places, Producer, RedisServer, eventually};
 
 const EMPTY: &str = "[queues.work]\nplugin = \"empty\"\nlease = \"2s\"\n";
@@ -492,11 +493,18 @@ fn redis_16_a_node_of_a_cluster_is_told_from_one_server_and_what_a_cluster_would
     bench.configure_url(queues, &cluster.url());
     for args in [&["run"][..], &["queues"]] {
         let refused = bench.tqhost(args);
-        assert!(refused.code == 1 && refused.stderr.contains("is a node of a cluster"), "{refused:?}");
+        assert_eq!(refused.code, 1, "{refused:?}");
+        let last = refused.stderr.lines().last().unwrap_or_default();
+        insta::allow_duplicates! { insta::assert_snapshot!(masked(last, &[]), @"
+        tqhost: Redis at redis://127.0.0.1:PORT is a node of a cluster: write redis.url as a list of urls \
+        of some of its nodes, like [\"redis://127.0.0.1:PORT\"]
+        ") };
     }
-    let note = bench.tqhost(&["check", "--json"]).json()["notes"][0].to_string();
-    assert!(note.contains("queues.work.list: a Redis Cluster would refuse it"), "{note}");
-    assert!(note.contains("{items}:stream"), "{note}");
+    let view = bench.tqhost(&["check", "--json"]).json();
+    insta::assert_snapshot!(view["notes"][0].as_str().expect("a note"), @"
+    queues.work.list: a Redis Cluster would refuse it: \"items\" may lie in another slot than the stream \
+    \"work\": write stream = \"{items}:stream\", which changes nothing for producers
+    ");
 }
 
 /// Closes all connections but the test's own.
@@ -511,7 +519,13 @@ fn redis_16_a_sentinel_is_told_from_the_redis_that_it_watches() {
     bench.configure_url(EMPTY, &sentinel.url());
     for args in [&["run"][..], &["queues"], &["enqueue", "work", "n=1"]] {
         let refused = bench.tqhost(args);
-        assert!(refused.code == 1 && refused.stderr.contains("is a Sentinel"), "{refused:?}");
+        assert_eq!(refused.code, 1, "{refused:?}");
+        let last = refused.stderr.lines().last().unwrap_or_default();
+        insta::allow_duplicates! { insta::assert_snapshot!(masked(last, &[]), @"
+        tqhost: redis://127.0.0.1:PORT is a Sentinel, which holds no tasks: write its url into \
+        redis.sentinel in place of redis.url, like sentinel = { master = \"main\", urls = \
+        [\"redis://127.0.0.1:PORT\"] }
+        ") };
     }
 }
 

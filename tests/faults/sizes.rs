@@ -121,16 +121,21 @@ fn a_failed_attempt_that_redis_does_not_take_back_is_an_alarm_and_waits_until_th
     // An operator lowers the limit after the task came.
     let _: () = bench.redis("CONFIG", ("SET", "proto-max-bulk-len", "1mb"));
     let host = bench.host();
-    let why = "Redis refuses a value of 1100000 bytes, its limit proto-max-bulk-len is 1048576";
-    host.until_unready(why);
+    host.until_unready("proto-max-bulk-len");
     let ready: Value = serde_json::from_str(&host.get("/readyz").body).expect("JSON");
-    assert_eq!((&ready["queues"][0]["queue"], &ready["queues"][0]["ok"]), (&json!("work"), &json!(false)));
+    let queue = &ready["queues"][0];
+    assert_eq!((&queue["queue"], &queue["ok"]), (&json!("work"), &json!(false)));
+    let reason = queue["reason"].as_str().expect("a reason");
+    insta::assert_snapshot!(reason, @r"
+    tasks cannot be settled: Redis refuses a value of 1100000 bytes, its limit proto-max-bulk-len is 1048576
+    ");
     let line = host.log("Redis refuses to settle tasks");
     assert_eq!((&line["level"], &line["queue"]), (&json!("ERROR"), &json!("work")));
-    assert!(line["error"].as_str().is_some_and(|error| error.contains(why)), "{line}");
+    insta::assert_snapshot!(line["error"].as_str().expect("an error"), @r"
+    Redis refuses a value of 1100000 bytes, its limit proto-max-bulk-len is 1048576
+    ");
     let browser = Browser::new(&host);
-    let alarm = format!("tasks cannot be settled: {why}");
-    eventually("the page has an alarm", || browser.page("/").contains(&alarm).then_some(()));
+    eventually("the page has an alarm", || browser.page("/").contains(reason).then_some(()));
     // The others go on.
     let small = bench.xadd("work", &[("x", "1")]);
     bench.until("work", &small, "FAILED");

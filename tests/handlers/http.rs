@@ -332,17 +332,20 @@ fn without_allowed_hosts_every_request_is_refused_and_it_is_said() {
     host.stop();
 
     let checked = bench.tqhost(&["check"]).ok().stdout;
-    assert!(checked.contains("it can make requests (wasi:http), and allowed_hosts allows none"), "{checked}");
+    let of_requests = |checked: &str| {
+        let lines = checked.lines().filter(|line| line.contains("requests")).map(str::trim);
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    insta::assert_snapshot!(of_requests(&checked), @r"
+    note     it can make requests (wasi:http), and allowed_hosts allows none: each would be refused
+    ");
     let text = std::fs::read_to_string(bench.config()).expect("the configuration");
     bench.configure(
         &text
             .replace("[plugins.fetches]", "[plugins.fetches]\nallowed_hosts = [\"https://api.example.com\"]"),
     );
     let checked = bench.tqhost(&["check"]).ok().stdout;
-    assert!(
-        checked.contains("requests to https://api.example.com") && !checked.contains("allows none"),
-        "{checked}"
-    );
+    insta::assert_snapshot!(of_requests(&checked), @"requests to https://api.example.com");
     let json = bench.tqhost(&["check", "--json"]).ok().json();
     assert_eq!(
         (&json["plugins"][0]["makes_requests"], &json["plugins"][1]["makes_requests"]),
@@ -647,7 +650,10 @@ fn a_guest_cannot_make_the_host_hold_what_it_may_not_hold_itself() {
     for id in &ids {
         bench.until("work", id, "FAILED");
         let error = bench.status("work", id, "error");
-        assert!(error.starts_with("out-of-memory: its handles and effects stand for "), "{error}");
+        let error = error.replace(|c: char| c.is_ascii_digit(), "");
+        insta::allow_duplicates! { insta::assert_snapshot!(error, @r"
+        out-of-memory: its handles and effects stand for  bytes beside  in use;  are granted
+        ") };
     }
     still_well(&mut bench, &host, &web);
     host.stop();

@@ -112,7 +112,9 @@ fn a_source_that_stays_away_fails_the_report_until_it_is_there() {
     let child = bench.dead("report-query").remove(0);
     assert_eq!(child["tq-reason"], "deferrals-exhausted");
     let error: String = bench.redis("HGET", ("report:{report}:8", "error"));
-    assert!(error.starts_with("flow-failed: ") && error.contains("`late` is not ready (404)"), "{error}");
+    insta::assert_snapshot!(error.replace(&child["tq-id"], "ID"), @r"
+    flow-failed: child ID: the source of the table `late` is not ready (404)
+    ");
     bench.tqhost(&["dead", "requeue", "report-query", &child["tq-id"]]).ok();
     until_status(&mut bench, "8", "COMPLETED");
     assert_eq!(file(&mut bench, "8"), "id,sum,paid\r\n1,10,true\r\n2,20,\r\n");

@@ -362,6 +362,7 @@ impl HistoryQuery {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::testing::table;
 
     fn refused(json: &str) -> String {
         let body: ManyBody = serde_json::from_str(json).expect(json);
@@ -372,14 +373,28 @@ mod tests {
 
     #[test]
     fn a_mistake_does_not_become_all() {
-        assert!(refused("{}").starts_with("send ids, or all"));
-        assert!(refused("{\"ids\": [], \"all\": true}").starts_with("ids and all exclude"));
-        assert!(refused("{\"ids\": []}").starts_with("ids: 0 of them"));
-        assert!(refused("{\"reason\": \"rejected\"}").starts_with("send ids, or all"));
-        assert!(
-            refused("{\"ids\": [\"1\"], \"text\": \"a\"}").starts_with("filters, state, begin, keep and why")
-        );
-        assert!(refused("{\"all\": true, \"older_than\": \"5\"}").starts_with("older_than: "));
+        let bodies = [
+            "{}",
+            "{\"ids\": [], \"all\": true}",
+            "{\"ids\": []}",
+            "{\"reason\": \"rejected\"}",
+            "{\"ids\": [\"1\"], \"text\": \"a\"}",
+            "{\"all\": true, \"older_than\": \"5\"}",
+        ];
+        insta::assert_snapshot!(table(&bodies, refused), @r#"
+        {}
+            send ids, or all: true, with filters if you like
+        {"ids": [], "all": true}
+            ids and all exclude each other: send one of them
+        {"ids": []}
+            ids: 0 of them are not 1 to 1000
+        {"reason": "rejected"}
+            send ids, or all: true, with filters if you like
+        {"ids": ["1"], "text": "a"}
+            filters, state, begin, keep and why go with all, not with ids
+        {"all": true, "older_than": "5"}
+            older_than: "5" has no unit: write "5s"
+        "#);
         assert!(serde_json::from_str::<ManyBody>("{\"all\": true, \"resaon\": \"x\"}").is_err());
         let body: ManyBody = serde_json::from_str("{\"all\": true, \"from\": 5}").expect("a body");
         assert!(matches!(body.chosen(Deed::Purge), Ok(None)));

@@ -155,22 +155,16 @@ mod tests {
                 tasks.map(|((id, before), children)| task(&format!("{id}"), before, children)).collect();
             TaskResults { tasks, refused: Vec::new() }
         };
-        assert_eq!(
-            lines(&results([Some(0), Some(3), Some(4), Some(0)]), false),
-            [
-                "3 stays FAILED; this cancelled 4 tasks of its flow",
-                "2 tasks cancelled, and 3 tasks of their flows; 1 had been cancelled before",
-            ]
-        );
-        assert_eq!(
-            lines(&results([None; 4]), true),
-            [
-                "1 would be cancelled; it is PENDING",
-                "2 would be cancelled; it is PROCESSING",
-                "3 would stay FAILED; the rest of its flow would be cancelled",
-                "4 is CANCELLED already",
-                "2 tasks would be cancelled, of 4 ids",
-            ]
-        );
+        insta::assert_snapshot!(lines(&results([Some(0), Some(3), Some(4), Some(0)]), false).join("\n"), @r"
+        3 stays FAILED; this cancelled 4 tasks of its flow
+        2 tasks cancelled, and 3 tasks of their flows; 1 had been cancelled before
+        ");
+        insta::assert_snapshot!(lines(&results([None; 4]), true).join("\n"), @r"
+        1 would be cancelled; it is PENDING
+        2 would be cancelled; it is PROCESSING
+        3 would stay FAILED; the rest of its flow would be cancelled
+        4 is CANCELLED already
+        2 tasks would be cancelled, of 4 ids
+        ");
     }
 }

@@ -223,6 +223,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::config::testing::table;
 
     fn pairs(fields: &[Field]) -> Vec<(&str, &str)> {
         fields
@@ -329,18 +330,23 @@ mod tests {
 
     #[test]
     fn bad_lines_say_where() {
-        for (line, why) in [
-            ("[1]", "not a JSON object: write"),
-            ("{\"a\":1", "column 6: EOF while parsing an object"),
-            ("{\"a\" 1}", "column 6: expected `:`"),
-            ("{\"a\":tru}", "column 9: expected ident"),
-            ("{\"a\":1} {\"b\":2}", "column 9: trailing characters"),
-            ("{\"a\":\"\u{ff}", "column 8: EOF while parsing a string"),
-        ] {
-            let told = only_object(line.as_bytes()).expect_err(line);
-            assert!(told.contains(why), "{line}: {told}");
-        }
-        assert!(only_object(b"{\"a\":\"\xff\"}").expect_err("bytes").contains("not UTF-8 (at byte 7)"));
+        let lines = ["[1]", "{\"a\":1", "{\"a\" 1}", "{\"a\":tru}", "{\"a\":1} {\"b\":2}", "{\"a\":\"\u{ff}"];
+        let told = |line: &[u8]| only_object(line).expect_err("a bad line");
+        insta::assert_snapshot!(table(&lines, |line| told(line.as_bytes())), @r#"
+        [1]
+            not a JSON object: write {"name": "value"}
+        {"a":1
+            not a JSON object: column 6: EOF while parsing an object
+        {"a" 1}
+            not a JSON object: column 6: expected `:`
+        {"a":tru}
+            not a JSON object: column 9: expected ident
+        {"a":1} {"b":2}
+            not a JSON object: column 9: trailing characters
+        {"a":"ÿ
+            not a JSON object: column 8: EOF while parsing a string
+        "#);
+        insta::assert_snapshot!(told(b"{\"a\":\"\xff\"}"), @"not UTF-8 (at byte 7)");
     }
 
     fn lines_of(text: &[u8]) -> JsonLines {
@@ -367,12 +373,20 @@ mod tests {
             let found = lines.tasks(Duration::ZERO).expect("a file").find_map(Result::err);
             said(found.expect("an error"))
         };
-        let bad = "tasks.jsonl line 3: not a JSON object: column 8: expected `:`";
-        assert_eq!(told(b"{\"a\":1}\n\n  {\"a\" 1}\n"), bad);
-        assert_eq!(told(b"{}"), "tasks.jsonl line 1: a task needs at least one field");
-        assert!(told(b"{\"tq-id\":\"1\"}").contains("line 1: field `tq-id`"));
+        let texts = ["{\"a\":1}\n\n  {\"a\" 1}\n", "{}", "{\"tq-id\":\"1\"}"];
+        insta::assert_snapshot!(table(&texts, |text| told(text.as_bytes())), @r#"
+        {"a":1}
+
+          {"a" 1}
+
+            tasks.jsonl line 3: not a JSON object: column 8: expected `:`
+        {}
+            tasks.jsonl line 1: a task needs at least one field
+        {"tq-id":"1"}
+            tasks.jsonl line 1: field `tq-id`: names that start with `tq-` are reserved for tqhost
+        "#);
         let long = [b"{\"a\":1}\n{\"a\":\"".as_slice(), &vec![b'x'; MAX_LINE as usize], b"\"}\n{}"].concat();
-        assert_eq!(told(&long), "tasks.jsonl line 2: it is longer than 16 MiB");
+        insta::assert_snapshot!(told(&long), @"tasks.jsonl line 2: it is longer than 16 MiB");
     }
 
     proptest! {

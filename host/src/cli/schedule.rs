@@ -29,10 +29,9 @@ mod tests {
         let schedule = Schedule { times, missed: Missed::Once, fields: Vec::new() };
         // 2023-11-14 22:13:20 in UTC.
         let now_ms = 1_700_000_000_000;
-        assert_eq!(
-            words(&schedule, now_ms),
-            "0 3 * * * and 0 12 * * MON (Europe/Berlin), next 2023-11-15 03:00:00 (in 3h 46m)"
-        );
+        insta::assert_snapshot!(words(&schedule, now_ms), @r"
+        0 3 * * * and 0 12 * * MON (Europe/Berlin), next 2023-11-15 03:00:00 (in 3h 46m)
+        ");
         assert_eq!(ScheduleView::new(&schedule, now_ms).next_ms, Some(1_700_013_600_000));
     }
 }

@@ -344,9 +344,10 @@ pub(super) mod tests {
             ..task()
         };
         let sheet = render(&rules(), &delayed.clone().into(), &Family::default(), NOW, &TimeZone::UTC, PLAIN);
-        assert!(sheet.contains("PENDING, delayed for 3m 12s"), "{sheet}");
-        let line = change(&delayed.into(), NOW, &TimeZone::UTC, PLAIN);
-        assert!(line.contains("PENDING     attempt 2  in 3m 12s  trap: \\u{1b}[2J"), "{line}");
+        insta::assert_snapshot!(sheet);
+        insta::assert_snapshot!(change(&delayed.into(), NOW, &TimeZone::UTC, PLAIN), @r"
+        22:15:00  PENDING     attempt 2  in 3m 12s  trap: \u{1b}[2Junreachable
+        ");
     }
 
     #[test]

@@ -190,6 +190,9 @@ mod tests {
             assert!(ExportedTask::read(other.as_bytes(), "f").expect(other).is_none());
         }
         let bad = ExportedTask::read(b"{\"tq-task\": {\"id\": 5}}", "f.json").expect_err("bad");
-        assert!(format!("{bad:?}").contains("f.json: this is no file of `tqhost dead export`"), "{bad:?}");
+        insta::assert_snapshot!(bad.words(), @"
+        tqhost: f.json: this is no file of `tqhost dead export`: invalid type: integer `5`, expected a \
+        string at line 1 column 20
+        ");
     }
 }

@@ -62,7 +62,7 @@ mod tests {
     use std::time::Duration;
 
     use super::super::place::Pointer;
-    use super::super::testing::{all_wrong, parse, problem};
+    use super::super::testing::{parse, refusals};
     use super::*;
 
     fn idempotency(text: &str) -> Idempotency {
@@ -99,33 +99,18 @@ mod tests {
 
     #[test]
     fn bad_idempotency() {
-        let table = [
-            ("{ json = \"/a\" }", "queues.a.idempotency.json: needs the field that holds the JSON"),
-            ("{ field = \"a\", fields = [\"b\"] }", "queues.a.idempotency.fields: does not go with field"),
-            ("{ fields = [\"a\"], json = \"/b\" }", "queues.a.idempotency.json: does not go with fields"),
-            ("{ fields = [] }", "queues.a.idempotency.fields: has 0 entries: write 1 to 16"),
-            ("{ fields = \"a\" }", "queues.a.idempotency.fields: is a string, but must be a list"),
-            (
-                "{ fields = [\"a\", \"tq-key\"] }",
-                "queues.a.idempotency.fields[1]: \"tq-key\" is a field of tqhost",
-            ),
-            (
-                "{ field = \"a\", json = 5 }",
-                "queues.a.idempotency.json: is an integer, but must be a string like",
-            ),
-            (
-                "{ field = \"a\", json = [\"/a\", \"b\"] }",
-                "queues.a.idempotency.json[1]: \"b\" is not a JSON pointer",
-            ),
-            (
-                "{ release_on = \"failed\" }",
-                "queues.a.idempotency.release_on: \"failed\" is not a known word",
-            ),
+        let texts = [
+            "{ json = \"/a\" }",
+            "{ field = \"a\", fields = [\"b\"] }",
+            "{ fields = [\"a\"], json = \"/b\" }",
+            "{ fields = [] }",
+            "{ fields = \"a\" }",
+            "{ fields = [\"a\", \"tq-key\"] }",
+            "{ field = \"a\", json = 5 }",
+            "{ field = \"a\", json = [\"/a\", \"b\"] }",
+            "{ release_on = \"failed\" }",
+            "{ field = \"a\", fields = [\"b\"], json = \"x\" }",
         ];
-        all_wrong("[queues.a]\nidempotency = {}", "1 problem\n", &table);
-        let both = problem("[queues.a]\nidempotency = { field = \"a\", fields = [\"b\"], json = \"x\" }");
-        for why in ["fields: does not go with field", "json: \"x\" is not a JSON pointer", "2 problems\n"] {
-            assert!(both.contains(why), "{both}");
-        }
+        insta::assert_snapshot!(refusals("[queues.a]\nidempotency = {}", &texts));
     }
 }

@@ -102,7 +102,7 @@ mod tests {
     use std::time::Duration;
 
     use super::super::rules::{Backoff, Idempotency, RunLimits};
-    use super::super::testing::{all_wrong, parse};
+    use super::super::testing::{parse, refusals};
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -198,60 +198,56 @@ mod tests {
         let config = parse(text).expect("valid");
         assert_eq!(config.queues.iter().map(QueueRules::largest_batch).collect::<Vec<_>>(), [4, 10, 20]);
         assert!(config.queues.iter().all(|queue| queue.batch.max_wait.is_zero()));
-        assert_eq!(
-            config.warnings,
-            ["line 6: queues.b.batch.max_tasks: 20 is more than the queue's concurrency, 10: \
-                 no batch is larger than that"]
-        );
+        insta::assert_snapshot!(config.warnings.join("\n"), @"
+        line 6: queues.b.batch.max_tasks: 20 is more than the queue's concurrency, 10: no batch is larger \
+        than that
+        ");
     }
 
     #[test]
     fn bad_queue_keys() {
-        let table = [
-            ("concurrency = 0", "queues.a.concurrency: 0 is out of bounds: write 1 to 10000"),
-            ("concurrency = -1", "-1 is out of bounds"),
-            ("concurrency = 99999999999999999999", "out of bounds"),
-            ("concurrency = \"10\"", "is a string, but must be a whole number"),
-            ("lease = \"5\"", "queues.a.lease: \"5\" has no unit: write \"5s\""),
-            ("lease = 5", "\"5\" has no unit: write \"5s\""),
-            ("lease = 1.5", "has a fraction"),
-            ("lease = \"999ms\"", "\"999ms\" is out of bounds: write \"1s\" to \"1d\""),
-            ("lease = true", "must be a duration like \"30s\""),
-            ("timeout = -5", "is negative"),
-            ("plugin = \"../x\"", "queues.a.plugin: "),
-            ("batch = 5", "queues.a.batch: is an integer, but must be a table"),
-            ("group = \"\"", "queues.a.group: \"\" is empty: take the key out for the default"),
-            ("dead_letter = \"\"", "queues.a.dead_letter: \"\" is empty: take the key out for the default"),
-            ("delays = [\"1s\"]", "write backoff = { delays"),
-            ("stream = \"s{\"", "braces"),
-            ("enqueue_to = \"b\"", "is a string, but must be a list"),
-            ("on_end = \"a\"", "queues.a.on_end: leads back to this queue"),
-            ("on_end = {}", "queues.a.on_end: names no queue: write `queue`, or one of"),
-            ("on_end = { queue = \"b\", fields = [\"end.id\"] }", "\"end.id\" is not a field of a producer"),
-            ("on_end = { queue = \"b\", fields = \"x\" }", "is a string, but must be a list"),
-            ("keep_fields = \"yes\"", "queues.a.keep_fields: is a string, but must be true or false"),
-            ("schedule = \"x\"", "queues.a.schedule: is a string, but must be a table"),
+        let texts = [
+            "concurrency = 0",
+            "concurrency = -1",
+            "concurrency = 99999999999999999999",
+            "concurrency = \"10\"",
+            "lease = \"5\"",
+            "lease = 5",
+            "lease = 1.5",
+            "lease = \"999ms\"",
+            "lease = true",
+            "timeout = -5",
+            "plugin = \"../x\"",
+            "batch = 5",
+            "group = \"\"",
+            "dead_letter = \"\"",
+            "delays = [\"1s\"]",
+            "stream = \"s{\"",
+            "enqueue_to = \"b\"",
+            "on_end = \"a\"",
+            "on_end = {}",
+            "on_end = { queue = \"b\", fields = [\"end.id\"] }",
+            "on_end = { queue = \"b\", fields = \"x\" }",
+            "keep_fields = \"yes\"",
+            "schedule = \"x\"",
         ];
-        all_wrong("[queues.a]\n{}\n[queues.b]", "1 problem\n", &table);
+        insta::assert_snapshot!(refusals("[queues.a]\n{}\n[queues.b]", &texts));
     }
 
     #[test]
     fn bad_tables_of_queues() {
-        let table = [
-            ("", "queues: there is no queue"),
-            ("queues = 5", "line 1: queues: is an integer, but must be a table"),
-            ("[queues]", "line 1: queues: there is no queue"),
-            ("[queues]\na = 5", "line 2: queues.a: is an integer, but must be a table"),
-            ("[queues.\".a\"]", "queues.\".a\": the queue's name must not begin with a dot"),
-            ("[queues.\"a:b\"]", "the queue's name may have only"),
-            (
-                "[queues.a]\n[defaults]\nstream = \"x\"",
-                "line 3: defaults.stream: makes no sense as a default",
-            ),
-            ("[queues.a]\n[defaults]\nlist = \"x\"", "defaults.list: makes no sense as a default"),
-            ("[queues.a]\n[defaults.schedule]", "defaults.schedule: makes no sense as a default"),
-            ("[queues.a]\n[defaults]\nrate_limit = \"x\"", "defaults.rate_limit: \"x\" is not a rate"),
+        let texts = [
+            "",
+            "queues = 5",
+            "[queues]",
+            "[queues]\na = 5",
+            "[queues.\".a\"]",
+            "[queues.\"a:b\"]",
+            "[queues.a]\n[defaults]\nstream = \"x\"",
+            "[queues.a]\n[defaults]\nlist = \"x\"",
+            "[queues.a]\n[defaults.schedule]",
+            "[queues.a]\n[defaults]\nrate_limit = \"x\"",
         ];
-        all_wrong("{}", "1 problem\n", &table);
+        insta::assert_snapshot!(refusals("{}", &texts));
     }
 }

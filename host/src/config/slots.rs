@@ -119,7 +119,11 @@ mod tests {
             let list = format!("list = {{ key = \"{key}\", items = \"{items}\" }}");
             let text = format!("[queues.a]\nstream = \"{{t}}:a\"\n{list}\n");
             let cluster = problem(&format!("{text}[redis]\nurl = [\"redis://a\"]\n"));
-            assert!(cluster.contains("queues.a.list: ") && cluster.contains("no Redis Cluster"), "{cluster}");
+            insta::allow_duplicates! { insta::assert_snapshot!(cluster, @"
+            /etc/tqhost/tqhost.toml: 1 problem
+              queues.a.list: a Redis Cluster would refuse it: Celery and Sidekiq have keys for a queue that \
+              lie in several slots, and so work with no Redis Cluster
+            ") };
         }
     }
 
@@ -128,18 +132,8 @@ mod tests {
         let text = "[queues.a]\nplugin = \"p\"\nenqueue_to = [\"b\"]\non_end = \"b\"\n[queues.b]\n\
                     list = \"b:queue\"\ndead_letter = \"b:dead\"\n\
                     [plugins.p]\nrecords = [\"{a}:*\", \"kb:{kb}:*\"]\n";
-        let told = [
-            ("queues.b.dead_letter: ", "take the key out"),
-            ("queues.b.list: ", "write stream = \"{b:queue}:stream\""),
-            ("plugins.p.records: ", "\"kb:{kb}:*\" may lie in another slot than \"a\""),
-        ];
-        let found = notes(text);
-        let cluster = problem(&format!("{text}[redis]\nurl = [\"redis://a\"]\n"));
-        assert_eq!(
-            (found.lines().count(), cluster.lines().count()),
-            (told.len(), told.len() + 1),
-            "{cluster}"
-        );
+        insta::assert_snapshot!(notes(text));
+        insta::assert_snapshot!(problem(&format!("{text}[redis]\nurl = [\"redis://a\"]\n")));
         let cluster_of =
             |text: &str| parse(&format!("{text}[redis]\nurl = [\"redis://a\"]\n")).expect("valid");
         let text = "[queues.a]\nstream = \"{t}:a\"\nenqueue_to = [\"b\", \"c\"]\non_end = { dead = \"b\" }\n\
@@ -147,10 +141,5 @@ mod tests {
         let a = &cluster_of(text).queues[0];
         assert_eq!(a.enqueue_to.iter().map(|target| target.is_relayed).collect::<Vec<_>>(), [true, false]);
         assert!(a.on_end.is_relayed() && !parse(text).expect("valid").queues[0].on_end.is_relayed());
-        for (key, why) in told {
-            let line = found.lines().find(|line| line.starts_with(key)).expect(key);
-            assert!(line.contains("would refuse it: ") && line.contains(why), "{line}");
-            assert!(cluster.contains(&format!("{key}a Redis Cluster would refuse it: ")), "{cluster}");
-        }
     }
 }

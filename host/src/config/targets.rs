@@ -195,35 +195,20 @@ fn is_queue(item: &Item, name: &str, names: &[&str]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{parse, problem};
-
-    /// The problems, each with its line, without the first line of the message.
-    fn told(text: &str) -> Vec<String> {
-        problem(text).lines().skip(1).map(|line| line.trim_start().to_owned()).collect()
-    }
+    use super::super::testing::{parse, refusals};
 
     #[test]
     fn a_name_of_no_queue_is_told_once_where_it_stands() {
-        let table = [
-            ("[queues.b]\n\n[queues.a]\nlease = \"5s\"\non_end = \"gone\"", "line 5: queues.a.on_end"),
-            (
-                "[queues.a]\n[queues.b]\n[queues.b.on_end]\nqueue = \"gone\"\ndead = \"a\"",
-                "line 4: queues.b.on_end.queue",
-            ),
-            (
-                "[queues.a]\nlease = \"5s\"\nenqueue_to = [\n\"a\",\n\"gone\",\n]",
-                "line 5: queues.a.enqueue_to",
-            ),
-            ("[defaults]\non_end = \"gone\"\n[queues.a]\n[queues.b]", "line 2: defaults.on_end"),
-            ("[defaults]\nenqueue_to = [\"gone\"]\n[queues.a]\n[queues.b]", "line 2: defaults.enqueue_to"),
+        let texts = [
+            "[queues.b]\n\n[queues.a]\nlease = \"5s\"\non_end = \"gone\"",
+            "[queues.a]\n[queues.b]\n[queues.b.on_end]\nqueue = \"gone\"\ndead = \"a\"",
+            "[queues.a]\nlease = \"5s\"\nenqueue_to = [\n\"a\",\n\"gone\",\n]",
+            "[defaults]\non_end = \"gone\"\n[queues.a]\n[queues.b]",
+            "[defaults]\nenqueue_to = [\"gone\"]\n[queues.a]\n[queues.b]",
+            // A queue of the file is one, whatever is wrong with its table.
+            "[queues]\nb = 5\n[queues.a]\nenqueue_to = [\"b\"]",
         ];
-        for (text, place) in table {
-            let why = "\"gone\" is not a queue: add a table [queues.gone], or take the name out";
-            assert_eq!(told(text), [format!("{place}: {why}")], "{text}");
-        }
-        // A queue of the file is one, whatever is wrong with its table.
-        let broken = "[queues]\nb = 5\n[queues.a]\nenqueue_to = [\"b\"]";
-        assert_eq!(told(broken), ["line 2: queues.b: is an integer, but must be a table"]);
+        insta::assert_snapshot!(refusals("{}", &texts));
     }
 
     #[test]
@@ -235,11 +220,18 @@ mod tests {
         let counts: Vec<usize> = queues.iter().map(|queue| queue.on_end.targets().count()).collect();
         assert_eq!(counts, [2, 0, 0]);
         let text = "[queues.a]\nlease = \"5s\"\non_end = \"b\"\n[queues.b]\n\non_end = { dead = \"a\" }";
-        let told = told(text);
-        assert_eq!(told.len(), 2, "{told:?}");
-        for (told, place) in told.iter().zip(["line 3: queues.a.on_end: ", "line 6: queues.b.on_end: "]) {
-            assert!(told.starts_with(&format!("{place}leads back to this queue")), "{told}");
-        }
+        insta::assert_snapshot!(refusals("{}", &[text]), @"
+        [queues.a]
+        lease = \"5s\"
+        on_end = \"b\"
+        [queues.b]
+
+        on_end = { dead = \"a\" }
+            line 3: queues.a.on_end: leads back to this queue, so that one end would be told for ever: name \
+            a queue that tells no other one
+            line 6: queues.b.on_end: leads back to this queue, so that one end would be told for ever: name \
+            a queue that tells no other one
+        ");
         assert!(parse(&text.replace("on_end = { dead = \"a\" }", "")).is_ok());
     }
 }

@@ -26,12 +26,33 @@ pub(super) fn problem(text: &str) -> String {
     parse(text).expect_err(text).to_string()
 }
 
-/// Checks that each text, in place of `{}` in the file, is told with what is beside it, and with `also`.
-pub(super) fn all_wrong(file: &str, also: &str, table: &[(&str, &str)]) {
-    for (text, why) in table {
-        let told = problem(&file.replace("{}", text));
-        assert!(told.contains(why) && told.contains(also), "{text}: {told}");
-    }
+/// Returns a table for a snapshot: each text, and below it the problems of the file that has it in place of
+/// `{}`.
+pub(super) fn refusals(file: &str, texts: &[&str]) -> String {
+    refusals_in(Path::new("/etc/tqhost"), file, texts)
+}
+
+/// Returns the same table as [`refusals`], for a file in `folder`.
+pub(super) fn refusals_in(folder: &Path, file: &str, texts: &[&str]) -> String {
+    table(texts, |text| {
+        let told = problem_in(&file.replace("{}", text), folder)
+            .replace(&folder.display().to_string(), "/etc/tqhost");
+        let (first, problems) = told.split_once('\n').expect("the name of the file");
+        assert!(first.starts_with("/etc/tqhost/tqhost.toml: "), "{first}");
+        problems.to_owned()
+    })
+}
+
+/// Returns a table for a snapshot: each text, and below it what is told of it. The password of the tests may
+/// be in a text, and in nothing that is told.
+pub(crate) fn table(texts: &[&str], told: impl Fn(&str) -> String) -> String {
+    let row = |text: &&str| {
+        let told = told(text);
+        assert!(!told.contains("hunter2"), "{text}: {told}");
+        let told: Vec<&str> = told.lines().map(str::trim_start).collect();
+        format!("{}\n    {}", if text.is_empty() { "(nothing)" } else { text }, told.join("\n    "))
+    };
+    texts.iter().map(row).collect::<Vec<_>>().join("\n")
 }
 
 pub(super) fn problem_in(text: &str, folder: &Path) -> String {

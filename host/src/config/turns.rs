@@ -50,7 +50,7 @@ fn read_serial(table: &Table) -> Option<Tracks> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{all_wrong, parse, problem};
+    use super::super::testing::{parse, problem, refusals};
     use super::*;
 
     #[test]
@@ -74,25 +74,18 @@ mod tests {
 
     #[test]
     fn bad_turns() {
-        let table = [
-            (
-                "order = \"fifo\"\nmax_running = 1",
-                "queues.a.order: \"fifo\" is not an order: write \"strict\"",
-            ),
-            ("order = \"strict\"", "queues.a.order: \"strict\" needs max_running = 1 in the same queue"),
-            (
-                "order = \"strict\"\nmax_running = 1\nserial = { field = \"s\" }",
-                "queues.a.order: \"strict\" puts all tasks in one order",
-            ),
-            (
-                "order = \"strict\"\nmax_running = 1\nbatch = { max_tasks = 5 }",
-                "queues.a.batch: a queue with order = \"strict\" runs one task at a time: take batch out",
-            ),
-            ("serial = { limit = 1 }", "queues.a.serial.field: is required: write serial = { field"),
-            ("serial = { field = \"\" }", "queues.a.serial.field: \"\" is empty: write a name"),
+        let texts = [
+            "order = \"fifo\"\nmax_running = 1",
+            "order = \"strict\"",
+            "order = \"strict\"\nmax_running = 1\nserial = { field = \"s\" }",
+            "order = \"strict\"\nmax_running = 1\nbatch = { max_tasks = 5 }",
+            "serial = { limit = 1 }",
+            "serial = { field = \"\" }",
         ];
-        all_wrong("[queues.a]\n{}\n", "", &table);
-        let told = problem("[defaults]\norder = \"strict\"\n[queues.a]\n");
-        assert!(told.contains("defaults.order: makes no sense as a default"), "{told}");
+        insta::assert_snapshot!(refusals("[queues.a]\n{}\n", &texts));
+        insta::assert_snapshot!(problem("[defaults]\norder = \"strict\"\n[queues.a]\n"), @r"
+        /etc/tqhost/tqhost.toml: 1 problem
+          line 2: defaults.order: makes no sense as a default: write it in each [queues.NAME] that needs it
+        ");
     }
 }

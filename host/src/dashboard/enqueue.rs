@@ -182,6 +182,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::config::testing::table;
 
     fn field(name: &str, value: Value) -> FieldView {
         FieldView { name: name.into(), value }
@@ -230,9 +231,16 @@ mod tests {
 
     #[test]
     fn a_line_that_is_none_is_told() {
-        let why = |lines| fields(lines).map(drop).expect_err(lines).detail;
-        assert_eq!(why("a=1\n\nb"), "fields: line 3 is not name=value");
-        assert_eq!(why("a:=nothing"), "fields: line 1 is not name:=JSON");
-        assert!(why("a:={\"base64\": \"/w=\"}").starts_with("fields: line 1: field \"a\": base64"));
+        let texts = ["a=1\n\nb", "a:=nothing", "a:={\"base64\": \"/w=\"}"];
+        insta::assert_snapshot!(table(&texts, |lines| fields(lines).map(drop).expect_err(lines).detail), @r#"
+        a=1
+
+        b
+            fields: line 3 is not name=value
+        a:=nothing
+            fields: line 1 is not name:=JSON
+        a:={"base64": "/w="}
+            fields: line 1: field "a": base64 cannot be read: Invalid padding
+        "#);
     }
 }

@@ -137,7 +137,10 @@ async fn a_program_that_will_not_do_is_refused() {
     let dir = temp();
     let path = fake(dir.path(), "redis-server", "echo Redis server v=6.2.7 sha=0");
     let error = Embedded::start_from(dir.path(), &path).await.expect_err("too old");
-    assert!(error.to_string().contains("version 6.2.7, but tqhost needs 7.0"), "{error}");
+    insta::assert_snapshot!(error.to_string().replace(&*path.to_string_lossy(), "PROGRAM"), @"
+    PROGRAM/redis-server is of version 6.2.7, but tqhost needs 7.0 or newer: install a newer one, or set \
+    redis.url
+    ");
 
     let path = fake(dir.path(), "redis-server", "echo hello");
     let error = Embedded::start_from(dir.path(), &path).await.expect_err("no version");
@@ -146,8 +149,10 @@ async fn a_program_that_will_not_do_is_refused() {
     let script = "case $1 in --version) echo Server v=8.0.0;; *) echo cannot find my file; exit 3;; esac";
     let path = fake(dir.path(), "valkey-server", script);
     let error = Embedded::start_from(dir.path(), &path).await.expect_err("it ends");
-    let told = error.to_string();
-    assert!(told.contains("exit status: 3") && told.contains("cannot find my file"), "{told}");
+    insta::assert_snapshot!(error.to_string().replace(&*path.to_string_lossy(), "PROGRAM"), @r"
+    the private Redis ended at its start (exit status: 3); the end of its log:
+    cannot find my file
+    ");
 }
 
 #[tokio::test]

@@ -56,12 +56,12 @@ mod tests {
     #[test]
     fn an_unknown_queue_names_the_known_ones() {
         let names = ["resume-analyze", "reports"];
-        let expected = "no queue \"resume_analyse\" is configured; did you mean resume-analyze? \
-                        Configured: resume-analyze, reports";
-        assert_eq!(unknown_queue("resume_analyse", &names), expected);
-        assert_eq!(
-            unknown_queue("mail", &names),
-            "no queue \"mail\" is configured. Configured: resume-analyze, reports"
-        );
+        insta::assert_snapshot!(unknown_queue("resume_analyse", &names), @"
+        no queue \"resume_analyse\" is configured; did you mean resume-analyze? Configured: resume-analyze, \
+        reports
+        ");
+        insta::assert_snapshot!(unknown_queue("mail", &names), @r#"
+        no queue "mail" is configured. Configured: resume-analyze, reports
+        "#);
     }
 }

@@ -148,23 +148,29 @@ mod tests {
         ] {
             assert_eq!(checked(queue, limits, 3600), Ok(()), "{queue}");
         }
-        for (queue, limits, why) in [
-            ("", none(), "nothing is limited"),
-            ("", rate("5"), "rate: \"5\" has no unit"),
-            ("rate_limit = \"10/s\"", rate("601/m"), "queue a allows 10/s"),
-            (
-                "concurrency = 4",
-                most(5),
-                "concurrency: limits only lower, and the configuration of queue a allows 4",
-            ),
-            ("", most(0), "use `tqhost pause a`"),
-            ("", per_key(1), "queue a has no `serial`"),
-            ("max_running = 1\norder = \"strict\"", per_key(1), "has no `serial`"),
-            (serial, per_key(4), "allows 3"),
-        ] {
-            let told = checked(queue, limits, 3600).expect_err(queue);
-            assert!(told.contains(why), "{told}");
-        }
-        assert_eq!(checked("", rate("1/h"), 0), Err("for: 0s is not 1s to 365d".to_owned()));
+        let told = [
+            ("", none()),
+            ("", rate("5")),
+            ("rate_limit = \"10/s\"", rate("601/m")),
+            ("concurrency = 4", most(5)),
+            ("", most(0)),
+            ("", per_key(1)),
+            ("max_running = 1\norder = \"strict\"", per_key(1)),
+            (serial, per_key(4)),
+        ]
+        .map(|(queue, limits)| checked(queue, limits, 3600).expect_err(queue));
+        insta::assert_snapshot!(told.join("\n"), @r#"
+        nothing is limited: name a rate, a concurrency or a number per key
+        rate: "5" has no unit: write "5/s"
+        rate: limits only lower, and the configuration of queue a allows 10/s
+        concurrency: limits only lower, and the configuration of queue a allows 4
+        concurrency: with 0 nothing would run: use `tqhost pause a`
+        per key: queue a has no `serial`, so its tasks have no keys
+        per key: queue a has no `serial`, so its tasks have no keys
+        per key: limits only lower, and the configuration of queue a allows 3
+        "#);
+        insta::assert_snapshot!(checked("", rate("1/h"), 0).expect_err("no time"), @r"
+        for: 0s is not 1s to 365d
+        ");
     }
 }

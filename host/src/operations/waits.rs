@@ -132,43 +132,24 @@ mod tests {
         let why =
             |state, view: &QueueView, task: &FoundTask| reasons(view, &rules, (state, task), 1_000).join(" ");
         let queued = task("1-0", 5);
-        let busy = "Hosts take the oldest task first: 3 tasks are queued, and 2 run. No more than 2 run at \
-                    once (max_running). No more than 5 start in 1s (rate_limit).";
-        let table = [
-            ("reading", busy),
-            ("no-host", "No running host has this queue."),
-            (
-                "waiting-for-plugin",
-                "No host has a working version of plugin mail: the page of the plugins says why.",
-            ),
-            ("waiting-for-room", "A queue that its handler enqueues to is full."),
-            ("stalled", "A host reads nothing from the queue: no progress."),
-        ];
-        for (state, expected) in table {
-            assert_eq!(why(ListedState::Queued, &view(state, &census), &queued), expected);
-        }
+        let mut told: Vec<String> =
+            ["reading", "no-host", "waiting-for-plugin", "waiting-for-room", "stalled"]
+                .map(|state| format!("{state}: {}", why(ListedState::Queued, &view(state, &census), &queued)))
+                .into();
         let pause = QueuePause { by: "ada".into(), why: "the model is down".into(), ..QueuePause::default() };
         let paused = view("paused", &Census { pause: Some(pause), ..census.clone() });
-        assert_eq!(
-            why(ListedState::Queued, &paused, &queued),
-            "The queue is paused in all hosts by ada, because: the model is down."
-        );
+        told.push(format!("paused: {}", why(ListedState::Queued, &paused, &queued)));
         let hold = QueueHold { since_ms: 0, until_ms: 6_000, cause: "503.".into() };
         let held = view("held", &Census { held: Some(hold), ..census.clone() });
-        assert_eq!(
-            why(ListedState::Delayed, &held, &task("9 1-0", 2_000)),
-            "It is delayed: it goes back to its queue when it is due. The queue is on hold since 00:00 UTC, \
-             next try in 5s, last cause: 503."
-        );
+        told.push(format!("held: {}", why(ListedState::Delayed, &held, &task("9 1-0", 2_000))));
         let limits = QueueLimits { concurrency: Some(1), by: "ada".into(), ..QueueLimits::default() };
         let limited = view("reading", &Census { limits: Some(limits), ..census.clone() });
-        let told = why(ListedState::Queued, &limited, &queued);
-        let expected = " An operator has limited it to concurrency 1 in each host, by ada.";
-        assert!(told.ends_with(expected), "{told}");
+        told.push(format!("limited: {}", why(ListedState::Queued, &limited, &queued)));
         let ready = view("reading", &census);
-        assert!(why(ListedState::Delayed, &ready, &task("9 1-0", 500)).starts_with("It is due: "));
-        assert!(why(ListedState::Held, &ready, &queued).contains("the same value of user have not ended"));
-        assert!(why(ListedState::Delayed, &ready, &task("9 flow/7", 0)).contains("all children of its flow"));
+        told.push(format!("due: {}", why(ListedState::Delayed, &ready, &task("9 1-0", 500))));
+        told.push(format!("in line: {}", why(ListedState::Held, &ready, &queued)));
+        told.push(format!("of a flow: {}", why(ListedState::Delayed, &ready, &task("9 flow/7", 0))));
+        insta::assert_snapshot!(told.join("\n"));
         assert_eq!(why(ListedState::Running, &paused, &queued), "");
     }
 }

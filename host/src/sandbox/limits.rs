@@ -205,7 +205,9 @@ mod tests {
         assert!(limits.hold(40));
         assert!(!limits.memory_growing(60, 61, None).unwrap());
         assert!(!limits.hold(41));
-        assert!(limits.refused().unwrap().contains("41 bytes beside 60 in use; 100 are granted"));
+        insta::assert_snapshot!(limits.refused().unwrap(), @r"
+        its handles and effects stand for 41 bytes beside 60 in use; 100 are granted
+        ");
         assert!(limits.hold(10));
         assert_eq!(limits.room(), 30);
         assert!(limits.memory_growing(60, 90, None).unwrap());

@@ -295,14 +295,25 @@ fn files_that_are_no_components_are_refused_in_words() {
 
 #[test]
 fn core_modules_without_a_type_are_told_what_to_do() {
-    assert!(refused(&wat::parse_str("(module)").unwrap()).contains("wasm32-wasip2"));
+    insta::assert_snapshot!(refused(&wat::parse_str("(module)").unwrap()), @"
+    this is a core module without a component type, not a component (build it for wasm32-wasip2, or \
+    generate its bindings with wit-bindgen from wit/handler.wit)
+    ");
     let wasip1 = r#"(module (import "wasi_snapshot_preview1" "proc_exit" (func (param i32))))"#;
-    assert!(refused(&wat::parse_str(wasip1).unwrap()).contains("it was built for wasip1"));
+    insta::assert_snapshot!(refused(&wat::parse_str(wasip1).unwrap()), @"
+    this is a core module without a component type, not a component (it was built for wasip1, which tqhost \
+    adapts if the module has the type of its exports: generate its bindings from wit/handler.wit, with \
+    wit-bindgen for example, or export the function `tqhost:handler/handler@0.1.0#handle`, or build it for \
+    wasm32-wasip2)
+    ");
     // The module has a type, so the message names what does not fit instead of another target.
     let imports = r#"(import "env" "fork" (func))"#;
-    let message = refused(&embed(&module(imports, DONE), WORLD));
-    assert!(message.contains("does not fit its component type") && message.contains("env"), "{message}");
-    assert!(!message.contains("wasm32-wasip2"), "{message}");
+    insta::assert_snapshot!(refused(&embed(&module(imports, DONE), WORLD)), @"
+    this core module does not fit its component type, or that of its names: failed to decode world from \
+    module: module was not valid: failed to resolve import `env::fork`: module requires an import \
+    interface named `env` (it may import the interfaces of its world and wasi_snapshot_preview1, and must \
+    export the functions of its world)
+    ");
 }
 
 #[tokio::test]
@@ -316,14 +327,23 @@ async fn core_modules_whose_names_tell_their_type_run() {
     let report = handler.run(attempt()).await.unwrap();
     assert!(matches!(outcome(&report), Outcome::Completed { .. }), "{report:?}");
     // Names of others tell nothing, and functions of other types do not fit.
-    for (from, to, why) in [
-        ("wasi:logging/logging@0.1.0-draft", "acme:api/api", "does not know the type of acme:api/api: embed"),
-        ("handler@0.1.0#", "handler@0.2.0#", "does not know the type of tqhost:handler/handler@0.2.0"),
-        ("(param i32 i32 i32 i32 i32)", "(param i32 i64 i32 i32 i32)", "does not fit"),
-    ] {
-        let message = refused(&wat::parse_str(module.replace(from, to)).unwrap());
-        assert!(message.contains(why), "{message}");
-    }
+    let told = [
+        ("wasi:logging/logging@0.1.0-draft", "acme:api/api"),
+        ("handler@0.1.0#", "handler@0.2.0#"),
+        ("(param i32 i32 i32 i32 i32)", "(param i32 i64 i32 i32 i32)"),
+    ]
+    .map(|(from, to)| refused(&wat::parse_str(module.replace(from, to)).unwrap()));
+    insta::assert_snapshot!(told.join("\n"), @"
+    this core module has no component type, and tqhost does not know the type of acme:api/api: embed the \
+    type of its world, as wit-bindgen does
+    this core module has no component type, and tqhost does not know the type of \
+    tqhost:handler/handler@0.2.0: embed the type of its world, as wit-bindgen does
+    this core module does not fit its component type, or that of its names: failed to decode world from \
+    module: module was not valid: failed to resolve import `wasi:logging/logging@0.1.0-draft::log`: failed \
+    to validate import interface `wasi:logging/logging@0.1.0-draft`: type mismatch for function `log`: \
+    expected `[I32, I32, I32, I32, I32] -> []` but found `[I32, I64, I32, I32, I32] -> []` (it may import \
+    the interfaces of its world and wasi_snapshot_preview1, and must export the functions of its world)
+    ");
 }
 
 /// The functions of wasip1 that the module below calls.
@@ -371,26 +391,26 @@ async fn core_modules_of_wasip1_run() {
 #[test]
 fn wrong_worlds_are_named() {
     let run = r#"(module (func (export "run")))"#;
-    let message = refused(&embed(run, "world test { export run: func(); }"));
-    assert_eq!(message, "it exports no tqhost:handler/handler; it exports run");
+    insta::assert_snapshot!(refused(&embed(run, "world test { export run: func(); }")), @r"
+    it exports no tqhost:handler/handler; it exports run
+    ");
 
     let newer = include_str!("../../../wit/handler.wit").replace("handler@0.1.0", "handler@0.2.0");
     let wat = module("", DONE).replace("@0.1.0#", "@0.2.0#");
     let message =
         refused(&testing::embed_in(&wat, "world test { export tqhost:handler/handler@0.2.0; }", &newer));
-    assert_eq!(
-        message,
-        "it exports tqhost:handler/handler@0.2.0, but this tqhost runs tqhost:handler/handler@0.1.0"
-    );
+    insta::assert_snapshot!(message, @r"
+    it exports tqhost:handler/handler@0.2.0, but this tqhost runs tqhost:handler/handler@0.1.0
+    ");
 
     let imports =
         r#"(import "wasi:sockets/network@0.3.0" "ping" (func)) (import "acme:api/api" "ping" (func))"#;
     let world = "world test { import wasi:sockets/network@0.3.0; import acme:api/api; \
                  export tqhost:handler/handler@0.1.0; }";
-    let message = refused(&embed(&module(imports, DONE), world));
-    assert!(message.contains("wasi:sockets/network@0.3.0 (tqhost offers version 0.2); "), "{message}");
-    assert!(message.contains("acme:api/api (tqhost does not know it)"), "{message}");
-    assert!(message.ends_with("; build it for WASI 0.2, in Rust for wasm32-wasip2"), "{message}");
+    insta::assert_snapshot!(refused(&embed(&module(imports, DONE), world)), @"
+    it imports what handlers cannot have: wasi:sockets/network@0.3.0 (tqhost offers version 0.2); \
+    acme:api/api (tqhost does not know it); build it for WASI 0.2, in Rust for wasm32-wasip2
+    ");
 
     let of_next = include_str!("../../../wit/handler.wit").replace("handle: func(", "handle: async func(");
     let wasm = testing::embed_in(&module("", DONE), WORLD, &of_next);

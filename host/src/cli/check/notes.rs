@@ -134,8 +134,9 @@ mod tests {
         assert_eq!(folder_note(&config), None);
         std::fs::remove_dir(&config.plugins_dir).expect("remove a folder");
         let note = folder_note(&config).expect("a note");
-        let path = config.plugins_dir.display();
-        assert!(note.starts_with(&format!("plugins_dir: there is no folder {path}: ")), "{note}");
+        insta::assert_snapshot!(note.replace(&config.plugins_dir.display().to_string(), "FOLDER"), @r"
+        plugins_dir: there is no folder FOLDER: make it and put the plugins into it, or name another one
+        ");
         // A file in its place makes each plugin bad, which says enough.
         std::fs::write(&config.plugins_dir, "").expect("write");
         assert_eq!(folder_note(&config), None);

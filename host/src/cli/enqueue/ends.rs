@@ -175,11 +175,10 @@ mod tests {
     #[test]
     fn a_wait_that_is_cut_off_names_some_tasks() {
         let open = |count: usize| (0..count).map(|n| n.to_string()).collect::<VecDeque<String>>();
-        assert_eq!(stopped_waiting(&open(1)), "stopped waiting for 0; the task is enqueued");
-        assert_eq!(
-            stopped_waiting(&open(12)),
-            "stopped waiting for 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more; the tasks are enqueued"
-        );
+        insta::assert_snapshot!(stopped_waiting(&open(1)), @"stopped waiting for 0; the task is enqueued");
+        insta::assert_snapshot!(stopped_waiting(&open(12)), @r"
+        stopped waiting for 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more; the tasks are enqueued
+        ");
     }
 
     #[test]

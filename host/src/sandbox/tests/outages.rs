@@ -33,5 +33,5 @@ async fn a_retry_after_a_service_was_reported_down_is_told_apart() {
     assert!(matches!(ended, Outcome::Completed { .. }), "{ended:?}");
     let ended = outcome(&run(&reporting(1, true, none), attempt()).await);
     let Outcome::Failed { kind: FailureKind::Trap, message } = ended else { panic!("{ended:?}") };
-    assert!(message.contains("the call has 1 tasks, and the first one is 0"), "{message}");
+    insta::assert_snapshot!(message, @"`unavailable(1)`: the call has 1 tasks, and the first one is 0");
 }

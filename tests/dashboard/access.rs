@@ -1,12 +1,15 @@
 //! Access to pages and to changes: login, logout, roles, forged forms and cookies, users of a proxy, a base
 //! path.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
-use super::{Browser, FORM, check, encoded, form_token, guarded, led_to, text};
+use super::{Browser, FORM, check, encoded, form_token, guarded, led_to, lines, problem};
 use crate::api::access::{NAMED, configure_named, named, roles_of_the_page};
 use crate::support::files::digest;
-use crate::support::http::{self, Events, Response};
+use crate::support::http::{self, Events};
+use crate::support::words::{element, masked, text};
 use crate::support::{Bench, Host, eventually};
 
 /// The pages, and for each change its path.
@@ -36,19 +39,6 @@ fn concrete(route: &str) -> String {
     route.replace("{queue}", "work").replace("{id}", "1-0").replace("{plugin}", "missing")
 }
 
-/// The paths of all changes.
-fn changes() -> Vec<String> {
-    let logins = ["/login", "/logout"];
-    change_routes().iter().filter(|route| !logins.contains(&route.as_str())).map(|r| concrete(r)).collect()
-}
-
-#[track_caller]
-fn refused(answer: &Response, status: u16, part: &str) {
-    assert_eq!(answer.status, status, "{answer:?}");
-    check(answer);
-    assert!(text(&answer.body).contains(part), "{part} in {answer:?}");
-}
-
 #[test]
 fn every_change_refuses_without_session_form_token_or_own_origin() {
     let (mut bench, host) = guarded();
@@ -57,31 +47,46 @@ fn every_change_refuses_without_session_form_token_or_own_origin() {
         (Browser::new(&host), Browser::logged_in(&host, "peek"), Browser::logged_in(&host, "s3cret"));
     let (own, token) = (format!("http://{}", host.admin()), form_token(&writer.page("/queues/work")));
     let readers = form_token(&reader.page("/"));
-    let all = changes();
-    for path in &all {
-        let path = path.replace("1-0", &id);
+    let mut all = change_routes();
+    all.retain(|route| !["/login", "/logout"].contains(&route.as_str()));
+    let mut told = BTreeSet::new();
+    for route in &all {
+        let path = concrete(route).replace("1-0", &id);
         let rest = [("fields", "a=1"), ("cursor", "x")];
         let send = |browser: &Browser, token: &str, headers: &[(&str, &str)]| {
             let fields = [&[("form-token", token)][..], &rest].concat();
             browser.ask("POST", &path, &[&[FORM], headers].concat(), Some(&encoded(&fields)))
         };
         let origin = ("origin", own.as_str());
-        refused(&send(&nobody, &token, &[origin]), 401, "log in");
-        refused(&send(&reader, &readers, &[origin]), 403, "read_token has the role read, and POST ");
-        refused(&send(&writer, "", &[origin]), 403, "not one of this session");
-        refused(&send(&writer, &readers, &[origin]), 403, "not one of this session");
-        refused(&send(&writer, &token, &[]), 403, "not come from a page of this address");
-        refused(&send(&writer, &token, &[("origin", "null")]), 403, "Origin is null");
-        let evil = ("origin", "http://evil.example");
-        refused(&send(&writer, &token, &[evil]), 403, "Origin is http://evil.example.");
-        let site = ("sec-fetch-site", "same-site");
-        refused(&send(&writer, &token, &[origin, site]), 403, "Sec-Fetch-Site is same-site");
-        // A bearer token makes no session.
-        let bearer = [origin, ("authorization", "Bearer s3cret")];
-        refused(&send(&nobody, &token, &bearer), 401, "log in");
-        let answer = writer.ask("DELETE", &path, &[origin, FORM], Some(&encoded(&[("form-token", &token)])));
-        refused(&answer, 405, "does not take this method");
+        let fields = encoded(&[("form-token", &token)]);
+        for (case, answer) in [
+            ("no session", send(&nobody, &token, &[origin])),
+            // A bearer token makes none.
+            ("no session", send(&nobody, &token, &[origin, ("authorization", "Bearer s3cret")])),
+            ("a reader", send(&reader, &readers, &[origin])),
+            ("no form token", send(&writer, "", &[origin])),
+            ("another's form token", send(&writer, &readers, &[origin])),
+            ("no origin", send(&writer, &token, &[])),
+            ("null", send(&writer, &token, &[("origin", "null")])),
+            ("another origin", send(&writer, &token, &[("origin", "http://evil.example")])),
+            ("another site", send(&writer, &token, &[origin, ("sec-fetch-site", "same-site")])),
+            ("another method", writer.ask("DELETE", &path, &[origin, FORM], Some(&fields))),
+        ] {
+            told.insert(format!("{case}: {}", masked(&problem(&answer), &[(route, "ROUTE")])));
+        }
     }
+    insta::assert_snapshot!(lines(told), @"
+    a reader: 403 read_token has the role read, and POST ROUTE needs the role admin
+    a reader: 403 read_token has the role read, and POST ROUTE needs the role operate
+    another method: 405 this page does not take this method
+    another origin: 403 the request comes from the page of another origin, which may not change anything: Host is 127.0.0.1:PORT, Origin is http://evil.example. Where the page is one of this host, let the proxy keep the Host header (nginx: proxy_set_header Host $http_host)
+    another site: 403 the request comes from the page of another origin, which may not change anything: Sec-Fetch-Site is same-site
+    another's form token: 403 the form is not one of this session: load its page again, and send it from there
+    no form token: 403 the form is not one of this session: load its page again, and send it from there
+    no origin: 403 the request has neither Origin nor Sec-Fetch-Site, so it does not come from a page of this address: let the proxy keep them
+    no session: 401 log in first, at /login
+    null: 403 the request comes from the page of another origin, which may not change anything: Host is 127.0.0.1:PORT, Origin is null. Where the page is one of this host, let the proxy keep the Host header (nginx: proxy_set_header Host $http_host)
+    ");
     let kept = (bench.redis::<u64>("XLEN", "work"), bench.redis::<u64>("EXISTS", "tq:{work}:paused"));
     assert_eq!(kept, (1, 0), "nothing was changed");
     // A change that is refused in each wrong way works in the right one.
@@ -115,8 +120,8 @@ fn pages_need_a_session_and_a_logout_ends_it() {
         let form = form_token(&login);
         nobody.submit("/login", &[("form-token", &form), ("token", token), ("next", next)])
     };
-    refused(&send("wrong", "/plugins"), 401, "No token of [admin] is like this one.");
-    refused(&send("", "/plugins"), 401, "No token of [admin] is like this one.");
+    let wrong = ["wrong", ""].map(|token| problem(&send(token, "/plugins")));
+    insta::assert_snapshot!(lines(wrong.into()), @"401 No token of [admin] is like this one.");
     assert_eq!(led_to(&send("s3cret", "/plugins")), "/plugins");
     for foreign in ["//evil.example", "https://evil.example/", "/\\evil.example"] {
         assert_eq!(led_to(&send("s3cret", foreign)), "/");
@@ -127,7 +132,7 @@ fn pages_need_a_session_and_a_logout_ends_it() {
     let own = format!("http://{}", host.admin());
     let forged =
         nobody.ask("POST", "/login", &[("origin", &own), FORM], Some(&encoded(&[("token", "s3cret")])));
-    refused(&forged, 403, "not one of this session");
+    insta::assert_snapshot!(problem(&forged), @"403 the form is not one of this session: load its page again, and send it from there");
     let browser = Browser::logged_in(&host, "s3cret");
     let page = browser.page("/");
     // The cookie of one session is none of another name.
@@ -145,12 +150,17 @@ fn the_reading_token_sees_everything_and_no_form_that_changes() {
     let (mut bench, host) = guarded();
     let id = bench.xadd("work", &[("a", "1")]);
     let reader = Browser::logged_in(&host, "peek");
+    let mut who = BTreeSet::new();
     for page in PAGES {
         let page = reader.page(&page.replace("1-0", &id));
         let posts = page.matches("method=\"post\"").count();
         assert_eq!((posts, page.matches("action=\"/logout\"").count()), (1, 1), "{page}");
-        assert!(text(&page).contains("reading only"));
+        who.insert(text(element(&page, "class=\"who\"")));
     }
+    insta::assert_snapshot!(lines(who), @"
+    read_token, reading only
+    Log out
+    ");
     host.stop();
 }
 
@@ -161,15 +171,25 @@ fn without_a_token_only_names_of_this_machine_are_answered() {
     let browser = Browser::new(&host);
     let page = browser.page("/queues/work");
     assert!(!page.contains("action=\"/logout\""));
-    refused(&browser.ask("GET", "/", &[("host", "evil.example")], None), 403, "has no token");
     let rebound = [("host", "evil.example:7700"), ("origin", "http://evil.example:7700"), FORM];
     let body = encoded(&[("form-token", &form_token(&page))]);
-    refused(&browser.ask("POST", "/queues/work/pause", &rebound, Some(&body)), 403, "has no token");
+    let told = [
+        browser.ask("GET", "/", &[("host", "evil.example")], None),
+        browser.ask("POST", "/queues/work/pause", &rebound, Some(&body)),
+        browser.get("/queues/nothing"),
+        browser.get("/queues/work/nothing"),
+        browser.get("/queues/work?state=none"),
+        browser.get("/queues/work?cursor=none"),
+    ];
+    insta::assert_snapshot!(told.each_ref().map(problem).join("\n"), @r#"
+    403 this address has no token, so it answers only requests to localhost or a loopback address: use one, or set token of [admin]
+    403 this address has no token, so it answers only requests to localhost or a loopback address: use one, or set token of [admin]
+    404 no queue "nothing" is configured. Configured: work
+    404 there is no such page
+    422 state: there is no state "none"
+    422 cursor: it is not one that this request gave: take `next` of the answer before, with the same filters
+    "#);
     assert_eq!(led_to(&browser.press(&page, "/queues/work/pause", &[])), "/queues/work?done=paused");
-    refused(&browser.get("/queues/nothing"), 404, "no queue \"nothing\" is configured");
-    refused(&browser.get("/queues/work/nothing"), 404, "no such page");
-    refused(&browser.get("/queues/work?state=none"), 422, "there is no state");
-    refused(&browser.get("/queues/work?cursor=none"), 422, "cursor");
     host.stop();
 }
 
@@ -192,15 +212,19 @@ fn a_proxy_may_write_the_host_with_its_port_or_in_capitals() {
     ] {
         assert_eq!(led_to(&login(host, origin)), "/plugins", "{host} {origin}");
     }
-    for (host, origin) in [
+    let told = [
         ("tq.example.com:80", "https://tq.example.com"),
         ("tq.example.com:443", "http://tq.example.com"),
         ("tq.example.com:8443", "https://tq.example.com"),
         ("upstream:7700", "https://tq.example.com"),
-    ] {
-        let told = format!("Host is {host}, Origin is {origin}. Where the page is one of this host, let the");
-        refused(&login(host, origin), 403, &told);
-    }
+    ]
+    .map(|(host, origin)| problem(&login(host, origin)));
+    insta::assert_snapshot!(told.join("\n"), @"
+    403 the request comes from the page of another origin, which may not change anything: Host is tq.example.com:80, Origin is https://tq.example.com. Where the page is one of this host, let the proxy keep the Host header (nginx: proxy_set_header Host $http_host)
+    403 the request comes from the page of another origin, which may not change anything: Host is tq.example.com:443, Origin is http://tq.example.com. Where the page is one of this host, let the proxy keep the Host header (nginx: proxy_set_header Host $http_host)
+    403 the request comes from the page of another origin, which may not change anything: Host is tq.example.com:8443, Origin is https://tq.example.com. Where the page is one of this host, let the proxy keep the Host header (nginx: proxy_set_header Host $http_host)
+    403 the request comes from the page of another origin, which may not change anything: Host is upstream:7700, Origin is https://tq.example.com. Where the page is one of this host, let the proxy keep the Host header (nginx: proxy_set_header Host $http_host)
+    ");
     drop(bench);
     host.stop();
 }
@@ -219,6 +243,7 @@ fn each_role_may_do_on_pages_what_the_page_for_operators_says() {
     let routes: Vec<String> = change_routes();
     let [reader, operator, admin] = of_each_role(&host);
     let tokens = [&reader, &operator, &admin].map(|browser| form_token(&browser.page("/")));
+    let mut told = BTreeSet::new();
     for route in &routes {
         let request = format!("POST {route}");
         let role = page.get(&request).unwrap_or_else(|| {
@@ -229,16 +254,22 @@ fn each_role_may_do_on_pages_what_the_page_for_operators_says() {
         }
         let path = concrete(route).replace("1-0", &id);
         let of = |browser: &Browser, at: usize| browser.submit(&path, &[("form-token", &tokens[at])]);
-        let needs = |name: &str, of| format!("{name} has the role {of}, and {request} needs the role {role}");
-        refused(&of(&reader, 0), 403, &needs("eye", "read"));
+        let mut refused = |answer: &http::Response| {
+            told.insert(problem(answer).replace(&request, "REQUEST").replace(role, "ROLE"));
+        };
+        refused(&of(&reader, 0));
         let answer = of(&operator, 1);
         match *role {
             "operate" => assert!(![401, 403].contains(&answer.status), "{request}: {answer:?}"),
-            _ => refused(&answer, 403, &needs("ci", "operate")),
+            _ => refused(&answer),
         }
         let answer = of(&admin, 2);
         assert!(![401, 403].contains(&answer.status), "{request}: {answer:?}");
     }
+    insta::assert_snapshot!(lines(told), @"
+    403 ci has the role operate, and REQUEST needs the role ROLE
+    403 eye has the role read, and REQUEST needs the role ROLE
+    ");
     bench.xadd("tq:{work}:dead", &[("tq-id", "dead"), ("tq-reason", "rejected")]);
     // A change that the visitor may not make has no button.
     let on = |browser: &Browser, path: &str| browser.page(path);
@@ -246,11 +277,26 @@ fn each_role_may_do_on_pages_what_the_page_for_operators_says() {
     let dead = on(&operator, "/queues/work/dead");
     assert!(dead.contains("Requeue…") && !dead.contains("Purge…"), "{dead}");
     assert!(on(&admin, "/queues/work/dead").contains("Purge…"));
-    let confirm = text(&on(&operator, "/queues/work/dead/confirm?what=purge"));
-    assert!(confirm.contains("This needs the role admin."), "{confirm}");
-    assert!(
-        text(&on(&operator, "/")).contains("ci") && text(&on(&reader, "/")).contains("eye, reading only")
-    );
+    let confirm = on(&operator, "/queues/work/dead/confirm?what=purge");
+    insta::assert_snapshot!(masked(&text(element(&confirm, "<main")), &[]), @"
+    Dead letters of work
+    Purge dead letters of work
+    1 dead letter of queue work: all of them.
+    Some of them
+    For example | Alias | Fields
+    dead | – |
+    They are kept for 24 hours: the page of the job has a button that brings them back, and a file to download. After that only a file that you have downloaded is left.
+    Download as JSON lines
+    This needs the role admin.
+    Back, without a change
+    ");
+    let who = [&reader, &operator].map(|browser| text(element(&on(browser, "/"), "class=\"who\"")));
+    insta::assert_snapshot!(who.join("\n"), @"
+    eye, reading only
+    Log out
+    ci
+    Log out
+    ");
     host.stop();
 }
 
@@ -302,10 +348,11 @@ fn a_session_holds_on_all_hosts_until_one_of_them_ends_it() {
     let kept = Browser::logged_in(&first, NAMED[1].2);
     let page = two.page("/");
     assert_eq!(led_to(&one.press(&page, "/logout", &[])), "/login?done=logged-out");
-    for browser in [&one, &two] {
+    let told = [&one, &two].map(|browser| {
         assert_eq!(led_to(&browser.get("/")), "/login?next=/");
-        refused(&browser.press(&page, "/logout", &[]), 401, "log in first, at /login");
-    }
+        problem(&browser.press(&page, "/logout", &[]))
+    });
+    insta::assert_snapshot!(lines(told.into()), @"401 log in first, at /login");
     kept.page("/");
     at(&second, kept.cookie.as_deref().expect("a cookie")).page("/");
     let seconds: i64 = bench.redis("TTL", "tq:hosts:sessions:ci");
@@ -344,12 +391,14 @@ fn while_redis_is_away_a_signed_session_may_read_and_nothing_else() {
     bench.redis.stop();
     // It is not sent to the login, and learns what is wrong.
     let answer = browser.get("/");
-    assert!(answer.status != 303 && !text(&answer.body).contains("Log in"), "{answer:?}");
-    for action in ["/queues/work/pause", "/logout"] {
-        let form = [("form-token", form_token(&page))];
-        let form = form.each_ref().map(|(name, value)| (*name, value.as_str()));
-        refused(&browser.submit(action, &form), 503, "Redis does not tell whether this session was ended");
-    }
+    assert!(answer.status != 303 && !answer.body.contains("action=\"/login\""), "{answer:?}");
+    let token = form_token(&page);
+    let told = ["/queues/work/pause", "/logout"].map(|action| {
+        let told = problem(&browser.submit(action, &[("form-token", &token)]));
+        // The rest is the error of Redis.
+        told.split(": ").next().unwrap_or_default().to_owned()
+    });
+    insta::assert_snapshot!(lines(told.into()), @"503 Redis does not tell whether this session was ended, so it may only read");
     let mut forged = Browser::new(&host);
     forged.cookie = browser.cookie.as_ref().map(|cookie| {
         let (rest, last) = cookie.split_at(cookie.len() - 1);
@@ -371,8 +420,9 @@ fn a_user_of_the_proxy_needs_no_login_and_nobody_else_may_name_one() {
     let own = format!("http://{}", again.admin());
     let page = browser.ask("GET", "/queues/work", &alice, None);
     check(&page);
-    assert!(text(&page.body).contains("alice@example.com"), "{page:?}");
-    assert!(!page.body.contains("/logout") && page.body.contains("Log in with a token"));
+    assert!(!page.body.contains("/logout"), "{page:?}");
+    let who = element(&page.body, "class=\"who\"");
+    assert!(who.contains("alice@example.com") && who.contains("href=\"/login\""), "{who}");
     // The form of one host is taken by the other one; but not that of another user, or of nobody.
     let send = |path: &str, user: &str, token: &str| {
         let headers = [("x-forwarded-user", user), ("origin", &own), FORM];
@@ -381,23 +431,27 @@ fn a_user_of_the_proxy_needs_no_login_and_nobody_else_may_name_one() {
     };
     let token = form_token(&page.body);
     assert_eq!(led_to(&send("/queues/work/pause", "alice@example.com", &token)), "/queues/work?done=paused");
-    refused(&send("/queues/work/pause", "bob", &token), 403, "not one of this session");
     let strangers = form_token(&browser.page("/login"));
-    refused(&send("/queues/work/pause", "alice@example.com", &strangers), 403, "not one of this session");
-    let told =
-        "alice@example.com has the role operate, and POST /plugins/{plugin}/reload needs the role admin";
-    refused(&send("/plugins/missing/reload", "alice@example.com", &token), 403, told);
+    let told = [
+        ("/queues/work/pause", "bob", &token),
+        ("/queues/work/pause", "alice@example.com", &strangers),
+        ("/plugins/missing/reload", "alice@example.com", &token),
+    ]
+    .map(|(path, user, token)| problem(&send(path, user, token)));
+    insta::assert_snapshot!(told.join("\n"), @"
+    403 the form is not one of this session: load its page again, and send it from there
+    403 the form is not one of this session: load its page again, and send it from there
+    403 alice@example.com has the role operate, and POST /plugins/{plugin}/reload needs the role admin
+    ");
     // Without a name there is the login, and a token that has a higher role goes before the name.
     assert_eq!(led_to(&browser.get("/")), "/login?next=/");
     let boss = Browser::logged_in(&host, NAMED[2].2);
     assert!(text(&boss.ask("GET", "/", &alice, None).body).contains("boss"));
     // A name that is none.
-    for bad in ["a b", "a,b", ""] {
-        let answer = browser.ask("GET", "/", &[("x-forwarded-user", bad)], None);
-        refused(&answer, 400, "x-forwarded-user must be there once");
-    }
-    let twice = [alice[0], ("x-forwarded-user", "mallory")];
-    refused(&browser.ask("GET", "/", &twice, None), 400, "x-forwarded-user must be there once");
+    let bad = |name| ("x-forwarded-user", name);
+    let told = [&[bad("a b")][..], &[bad("a,b")], &[bad("")], &[alice[0], bad("mallory")]]
+        .map(|headers| problem(&browser.ask("GET", "/", headers, None)));
+    insta::assert_snapshot!(lines(told.into()), @"400 x-forwarded-user must be there once, with one name of 1 to 128 visible ASCII characters and no comma: let the proxy set it");
     // Programs have tokens.
     assert_eq!(browser.ask("GET", "/v1/queues", &alice, None).status, 401);
     assert_eq!(browser.ask("GET", "/metrics", &alice, None).status, 401);
@@ -419,10 +473,10 @@ fn a_user_of_the_proxy_needs_no_login_and_nobody_else_may_name_one() {
         let headers = [&[alice[0], ("origin", &*own), FORM], groups].concat();
         browser.ask("POST", "/plugins/missing/reload", &headers, Some(&encoded(&[("form-token", &token)])))
     };
-    refused(&reload(&[]), 403, "alice@example.com has the role operate");
-    refused(&reload(&[("x-groups", "on call 2, oncall")]), 403, "alice@example.com has the role operate");
-    for lines in [&[("x-groups", "staff, on call")][..], &[("x-groups", "staff"), ("x-groups", "on call")]] {
-        assert_eq!(led_to(&reload(lines)), "/plugins/missing?done=reloading");
+    let told = [&[][..], &[("x-groups", "on call 2, oncall")]].map(|groups| problem(&reload(groups)));
+    insta::assert_snapshot!(lines(told.into()), @"403 alice@example.com has the role operate, and POST /plugins/{plugin}/reload needs the role admin");
+    for groups in [&[("x-groups", "staff, on call")][..], &[("x-groups", "staff"), ("x-groups", "on call")]] {
+        assert_eq!(led_to(&reload(groups)), "/plugins/missing?done=reloading");
     }
     grouped.stop();
 
@@ -437,7 +491,7 @@ fn a_user_of_the_proxy_needs_no_login_and_nobody_else_may_name_one() {
     let headers = [alice[0], ("origin", &format!("http://{}", strict.admin())), FORM];
     let forged =
         browser.ask("POST", "/queues/work/pause", &headers, Some(&encoded(&[("form-token", &login)])));
-    refused(&forged, 401, "log in first");
+    insta::assert_snapshot!(problem(&forged), @"401 log in first, at /login");
     let log = strict.stop_for_log();
     let told = log.logged("does not come from trusted_proxies");
     assert_eq!(told.len(), 1, "{told:?}");
@@ -510,6 +564,7 @@ fn below_a_base_path_every_link_leads_back_to_it() {
     }
     // A wrong prefix is told with the right one.
     let told = browser.get("/tqhost/queues/work");
-    assert!(told.status == 404 && told.body.contains("base_path of [admin] is /ops/tqhost"), "{told:?}");
+    assert_eq!(told.status, 404, "{told:?}");
+    insta::assert_snapshot!(told.json()["detail"].as_str().expect("a detail"), @"there are GET /ops/tqhost/livez, GET /ops/tqhost/readyz, GET /ops/tqhost/metrics, the API below /ops/tqhost/v1/, and the dashboard at /ops/tqhost/; base_path of [admin] is /ops/tqhost");
     host.stop();
 }

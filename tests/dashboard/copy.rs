@@ -2,14 +2,17 @@
 //!
 //! Not here: which fields completed tasks keep (`queue::keep_fields`).
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
-use super::{Browser, form, led_to, text, unescaped};
+use super::{Browser, form, led_to, lines, text, unescaped};
+use crate::support::words::{element, masked};
 use crate::support::{Bench, eventually};
 
 /// The lines of the form for a copy.
 #[track_caller]
-fn lines(page: &str, queue: &str) -> String {
+fn copied(page: &str, queue: &str) -> String {
     let form = form(page, &format!("/queues/{queue}/tasks"));
     let area = form.split("<textarea").nth(1).and_then(|rest| rest.split_once('>')).expect("a text area").1;
     let area = area.split("</textarea>").next().unwrap_or_default();
@@ -40,17 +43,15 @@ fn a_task_is_enqueued_again_with_changes_wherever_its_fields_are_known() {
     bench.until("done", &done, "COMPLETED");
     bench.until("bad", &dead, "FAILED");
     let browser = Browser::new(&host);
+    let mut told = BTreeSet::new();
     for (queue, id) in [("waits", &waits), ("done", &done), ("bad", &dead)] {
         let page = browser.page(&format!("/queues/{queue}/tasks/{id}"));
-        let shown = text(&page);
         assert!(!page.contains("ada@example.com"), "{queue}: {page}");
-        assert!(
-            shown.contains("Left out, because they are hidden") && shown.contains("email data"),
-            "{shown}"
-        );
-        assert_eq!(lines(&page, queue), "order=7\ntext:=\"one\\ntwo = <b>\"\n", "{queue}");
+        let copy = element(&page, "aria-labelledby=\"copy\"");
+        told.insert(text(element(copy, "class=\"note\"")));
+        assert_eq!(copied(&page, queue), "order=7\ntext:=\"one\\ntwo = <b>\"\n", "{queue}");
         // A browser sends line breaks as CR LF.
-        let changed = lines(&page, queue).replace("order=7", "order=8").replace('\n', "\r\n");
+        let changed = copied(&page, queue).replace("order=7", "order=8").replace('\n', "\r\n");
         let answer =
             browser.press(&page, &format!("/queues/{queue}/tasks"), &[("fields", &changed), ("delay", "1h")]);
         let place = led_to(&answer);
@@ -59,20 +60,29 @@ fn a_task_is_enqueued_again_with_changes_wherever_its_fields_are_known() {
         let copied =
             json!([{ "name": "order", "value": "8" }, { "name": "text", "value": "one\ntwo = <b>" }]);
         assert_eq!(listed["tasks"][0]["fields"], copied, "{listed}");
-        let page = text(&browser.page(&format!("/queues/{queue}/tasks/{copy}")));
-        assert!(page.contains("It is delayed: it goes back to its queue when it is due."), "{page}");
+        let page = browser.page(&format!("/queues/{queue}/tasks/{copy}"));
+        told.insert(text(element(&page, "class=\"waits\"")));
     }
+    insta::assert_snapshot!(lines(told), @"
+    It is delayed: it goes back to its queue when it is due.
+    Left out, because they are hidden from this page or have no place in a line: email data.
+    ");
     // The alias of a task is on its page, whether it is asked for by it or not.
     for name in [done.as_str(), "7"] {
         let page = text(&browser.page(&format!("/queues/done/tasks/{name}")));
-        assert!(page.contains("Alias7") && page.contains("Waited at first"), "{page}");
+        assert!(page.contains("\nAlias\n7\n") && page.contains("\nWaited at first\n"), "{page}");
     }
+    let reasons = || -> Vec<String> {
+        let page = browser.page(&format!("/queues/waits/tasks/{waits}"));
+        let reasons = page.split("<p class=\"waits\">").skip(1).filter_map(|rest| rest.split("</p>").next());
+        let by = host.get("/v1/queues/waits").json()["pause"]["by"].as_str().unwrap_or("-").to_owned();
+        reasons.map(|reason| masked(&text(reason), &[(&by, "SOMEBODY")])).collect()
+    };
     eventually("the host tells of its plugin", || {
-        let page = text(&browser.page(&format!("/queues/waits/tasks/{waits}")));
-        page.contains("No host has a working version of plugin missing").then_some(())
+        host.get("/v1/queues/waits").json()["state"].eq("waiting-for-plugin").then_some(())
     });
+    insta::assert_snapshot!(reasons().join("\n"), @"No host has a working version of plugin missing: the page of the plugins says why.");
     bench.tqhost(&["pause", "waits", "--why", "a test"]).ok();
-    let page = text(&browser.page(&format!("/queues/waits/tasks/{waits}")));
-    assert!(page.contains(", because: a test."), "{page}");
+    insta::assert_snapshot!(reasons().join("\n"), @"The queue is paused in all hosts since TIME UTC, by SOMEBODY, because: a test.");
     host.stop();
 }

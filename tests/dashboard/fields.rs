@@ -5,8 +5,9 @@
 
 use serde_json::{Value, json};
 
-use super::{Browser, encoded, job_over, text};
+use super::{Browser, encoded, job_done, matched, problem};
 use crate::support::http::{self, Response};
+use crate::support::words::text;
 use crate::support::{Bench, Host};
 
 /// The tasks of each tenant, and those of all.
@@ -75,8 +76,7 @@ fn a_tenants_flood_is_cancelled_and_no_task_of_others() {
         let listed = host.get(&path).json();
         assert_eq!(listed["tasks"].as_array().map(Vec::len), Some(count), "{conditions:?}: {listed}");
         let page = browser.page(&format!("/queues/work/drain?{}", query(conditions)));
-        let wait = if count == 1 { "1 task waits".to_owned() } else { format!("{count} tasks wait") };
-        assert!(text(&page).contains(&wait), "{conditions:?}: {}", text(&page));
+        assert_eq!(matched(&page), count, "{conditions:?}: {page}");
         for condition in conditions {
             assert!(page.contains(&format!("value=\"{condition}\"")), "{condition}: {page}");
         }
@@ -91,12 +91,12 @@ fn a_tenants_flood_is_cancelled_and_no_task_of_others() {
     let page = browser.page(&format!("/queues/work?{}", query(&["tenant=acme"])));
     assert!(page.contains("href=\"/queues/work/drain?where=tenant%3Dacme\""), "{page}");
     // Each of the three cancels exactly those that it counted.
-    let done = bench.tqhost(&["cancel", "work", "--all", "--where", "tenant=acme", "--yes"]).ok();
-    assert_eq!((done.stdout.as_str(), left(&mut bench)), ("250 tasks cancelled\n", [0, EACH, EACH, EACH]));
+    let cancel = ["cancel", "work", "--all", "--where", "tenant=acme", "--yes", "--json"];
+    assert_eq!(bench.tqhost(&cancel).ok().json()["succeeded"], EACH);
+    assert_eq!(left(&mut bench), [0, EACH, EACH, EACH]);
     let page = browser.page(&format!("/queues/work/drain?{}", query(&["tenant=acme*", "tenant!=acme"])));
-    let done = browser.press(&page, "/queues/work/drain", &[]);
-    let shown = job_over(&browser, &done);
-    assert!(shown.contains("250 tasks are cancelled, and none is left"), "{shown}");
+    let (job, _) = job_done(&browser, &browser.press(&page, "/queues/work/drain", &[]));
+    assert_eq!(job["done"], EACH, "{job}");
     assert_eq!(left(&mut bench), [0, 0, EACH, EACH]);
     let audit = host.until_logged("audit: a change was asked for", cases.len() * 2 + 2);
     let last = audit.last().expect("a line");
@@ -131,11 +131,11 @@ fn dead_letters_of_one_tenant_are_found_requeued_and_deleted() {
     }
     let browser = Browser::new(&host);
     let page = browser.page(&format!("/queues/work/dead?{conditions}"));
-    assert!(text(&page).contains("2 dead letters of the 4 that there are."), "{}", text(&page));
+    assert_eq!(page.matches("name=\"task\"").count(), 2, "{page}");
     let export = browser.get(&format!("/queues/work/dead/export?{conditions}"));
     assert!(export.body.contains("\"letters\":2"), "{export:?}");
     let page = browser.page(&format!("/queues/work/dead/confirm?what=purge&{conditions}"));
-    assert!(text(&page).contains("2 dead letters of queue work match."), "{}", text(&page));
+    assert_eq!(matched(&page), 2, "{page}");
     assert_eq!(of_acme(&["dead", "requeue", "work", "--all"])["succeeded"], 2);
     assert_eq!(of_acme(&["dead", "purge", "work", "--all", "--yes"])["succeeded"], 0);
     assert_eq!(bench.redis::<u64>("XLEN", "tq:{work}:dead"), 2);
@@ -153,11 +153,14 @@ fn a_condition_that_cannot_be_read_or_is_about_a_hidden_field_is_refused() {
     bench.xadd("work", &[("email", "ada@lovelace"), ("tenant", "acme")]);
     let host = bench.host();
     let browser = Browser::new(&host);
-    for (condition, why) in [
-        ("tenant", "\"tenant\" is no condition: write tenant=acme"),
-        ("Email=ada*", "\"Email=ada*\": Email is hidden by mask in [admin]"),
-        ("data/user/email!=a", "\"data/user/email!=a\": email is hidden by mask in [admin]"),
-    ] {
+    let told = |answer: &Response| {
+        assert_eq!(answer.status, 422, "{answer:?}");
+        answer.json()["detail"].as_str().expect("a detail").to_owned()
+    };
+    let mut reasons = Vec::new();
+    for condition in ["tenant", "Email=ada*", "data/user/email!=a"] {
+        let query = query(&["tenant=acme", condition]);
+        let why = told(&host.get(&format!("/v1/queues/work/dead?{query}")));
         let commands: [&[&str]; 6] = [
             &["tasks", "work"],
             &["dead", "list", "work"],
@@ -168,32 +171,34 @@ fn a_condition_that_cannot_be_read_or_is_about_a_hidden_field_is_refused() {
         ];
         for command in commands {
             let ran = bench.tqhost(&[command, &["--where", condition]].concat());
-            assert!(ran.code == 2 && ran.stderr.contains(&format!("--where: {why}")), "{command:?}: {ran:?}");
+            assert!(ran.code == 2 && ran.stderr.contains(&why), "{command:?}: {ran:?}");
         }
-        let query = query(&["tenant=acme", condition]);
         if let Some((field, _)) = condition.split_once(['!', '=']) {
+            let why = told(&host.get(&format!("/v1/queues/work/groups?state=queued&by={field}")));
             let ran = bench.tqhost(&["tasks", "work", "--by", field]);
-            let part = "is hidden by mask in [admin], and a filter would tell its values";
-            assert!(ran.code == 2 && ran.stderr.contains(part), "{ran:?}");
-            let answer = host.get(&format!("/v1/queues/work/groups?state=queued&by={field}"));
-            assert!(answer.status == 422 && answer.body.contains(part), "{answer:?}");
+            assert!(ran.code == 2 && ran.stderr.contains(&why), "{ran:?}");
+            reasons.push(why);
         }
-        let told = |answer: &Response| answer.json()["detail"].as_str().unwrap_or_default().to_owned();
-        for path in ["tasks?state=queued&", "dead?", "dead/groups?"] {
-            let answer = host.get(&format!("/v1/queues/work/{path}{query}"));
-            assert_eq!(answer.status, 422, "{answer:?}");
-            assert!(told(&answer).starts_with(&format!("where: {why}")), "{answer:?}");
+        for path in ["tasks?state=queued&", "dead/groups?"] {
+            assert_eq!(told(&host.get(&format!("/v1/queues/work/{path}{query}"))), why, "{path}");
         }
         for path in ["tasks/cancel", "drain", "dead/requeue", "dead/purge"] {
             let body = json!({ "all": true, "where": [condition] });
-            let answer = post(&host, &format!("/v1/queues/work/{path}"), &body);
-            assert!(answer.status == 422 && told(&answer).contains(why), "{answer:?}");
+            assert_eq!(told(&post(&host, &format!("/v1/queues/work/{path}"), &body)), why, "{path}");
         }
         for page in ["", "/dead", "/drain", "/dead/confirm"] {
             let answer = browser.get(&format!("/queues/work{page}?what=purge&{query}"));
-            assert!(answer.status == 422 && text(&answer.body).contains(why), "{answer:?}");
+            assert_eq!(problem(&answer), format!("422 {why}"), "{page}");
         }
+        reasons.push(why);
     }
+    insta::assert_snapshot!(reasons.join("\n"), @r#"
+    where: "tenant" is no condition: write tenant=acme, tenant!=acme or tenant=acme*
+    by: "Email": Email is hidden by mask in [admin], and a filter would tell its values
+    where: "Email=ada*": Email is hidden by mask in [admin], and a filter would tell its values
+    by: "data/user/email": email is hidden by mask in [admin], and a filter would tell its values
+    where: "data/user/email!=a": email is hidden by mask in [admin], and a filter would tell its values
+    "#);
     // A body takes a list only, and a query any number of them up to 16.
     let body = json!({ "all": true, "where": "tenant=acme" });
     assert_eq!(post(&host, "/v1/queues/work/drain", &body).status, 422);
@@ -283,22 +288,21 @@ fn tasks_are_counted_by_a_field() {
         (&["VALUE", "COUNT"][..], &["acme-labs", "250"][..]),
         "{table}"
     );
-    assert!(table.ends_with("\n250 of 1001 queued tasks.\n"), "{table}");
     // A place in JSON has a value for each task, of which the first ones are shown.
     let by_id = run(&["--by", "data/user/id", "--limit", "10"]).ok().stdout;
-    assert!(
-        by_id.ends_with(
-            "\n1001 of 1001 queued tasks. 991 of them are in 990 smaller groups; --limit shows more.\n"
-        ),
-        "{by_id}"
-    );
-    for (args, why) in [
-        (&["--by", ""][..], "--by: \"\": it names no field"),
-        (&["--by", "tenant", "--state", "ended"], "the fields of ended tasks are not known"),
-    ] {
+    let ends = [&table, &by_id].map(|shown| shown.lines().last().unwrap_or_default());
+    insta::assert_snapshot!(ends.join("\n"), @"
+    250 of 1001 queued tasks.
+    1001 of 1001 queued tasks. 991 of them are in 990 smaller groups; --limit shows more.
+    ");
+    let refused = [&["--by", ""][..], &["--by", "tenant", "--state", "ended"]].map(|args| {
         let ran = run(args);
-        assert!(ran.code != 0 && ran.stderr.contains(why), "{ran:?}");
-    }
+        format!("{} {}", ran.code, ran.stderr)
+    });
+    insta::assert_snapshot!(refused.concat(), @r#"
+    2 tqhost: --by: "": it names no field
+    2 tqhost: state: the fields of ended tasks are not known
+    "#);
     host.stop();
 }
 
@@ -345,8 +349,13 @@ fn lists_have_the_columns_that_a_queue_names() {
             let link = format!("<td><a href=\"{place}\"><bdi class=\"data\">{value}</bdi></a></td>");
             assert!(page.contains(&link), "{link}: {page}");
             // The page is of the tasks with this value, and has the button for them.
-            let button = if of == "drain" { "Cancel 1 task" } else { "Requeue…" };
-            assert!(browser.page(&place).contains(button), "{place}");
+            let page = browser.page(&place);
+            let button = if of == "drain" {
+                "name=\"matched\" value=\"1\""
+            } else {
+                "name=\"what\" value=\"requeue\""
+            };
+            assert!(page.contains(button), "{place}: {page}");
         }
         assert!(!page.contains("ada@"), "{page}");
     }

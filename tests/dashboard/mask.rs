@@ -1,7 +1,8 @@
 //! Fields that are hidden (`mask` in `[admin]`): no filter of a page finds a task by them.
 
-use super::{Browser, text as shown};
+use super::{Browser, counted};
 use crate::support::Bench;
+use crate::support::words::text as shown;
 
 #[test]
 fn no_filter_finds_a_task_by_what_is_hidden() {
@@ -24,14 +25,14 @@ fn no_filter_finds_a_task_by_what_is_hidden() {
             assert_eq!(page.contains(id), is_found, "{text}: {page}");
         }
     }
-    for (page, word) in [
-        ("/queues/waits/drain?", "task"),
-        ("/queues/bad/dead/confirm?what=purge&", "dead letter"),
-        ("/queues/bad/dead/confirm?what=requeue&", "dead letter"),
+    for page in [
+        "/queues/waits/drain?",
+        "/queues/bad/dead/confirm?what=purge&",
+        "/queues/bad/dead/confirm?what=requeue&",
     ] {
-        for (filter, count) in [("lovelace", format!("0 {word}s ")), ("in-the-open", format!("1 {word} "))] {
-            let page = shown(&reader.page(&format!("{page}text={filter}")));
-            assert!(page.contains(&count), "{filter}: {page}");
+        for (filter, count) in [("lovelace", "0 "), ("in-the-open", "1 ")] {
+            let told = counted(&reader.page(&format!("{page}text={filter}")));
+            assert!(told.starts_with(count), "{filter}: {told}");
         }
     }
     host.stop();

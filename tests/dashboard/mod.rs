@@ -15,9 +15,13 @@ mod mask;
 mod pages;
 mod steps;
 
+use std::collections::BTreeSet;
+
 use percent_encoding::percent_decode_str;
+use serde_json::Value;
 
 use crate::support::http::{self, Response};
+use crate::support::words::{element, text, unescaped};
 use crate::support::{Bench, Host, eventually};
 
 /// A browser without JavaScript: it keeps a cookie, and sends forms as pages have them.
@@ -105,31 +109,58 @@ fn hidden(form: &str) -> Vec<(String, String)> {
     fields.filter_map(|field| Some((value(field, "name")?, value(field, "value")?))).collect()
 }
 
-fn unescaped(text: &str) -> String {
-    text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"").replace("&amp;", "&")
-}
-
 pub(crate) fn form_token(page: &str) -> String {
     let tokens = hidden(page).into_iter().find(|(name, _)| name == "form-token");
     tokens.unwrap_or_else(|| panic!("a form token in {page}")).1
 }
 
-/// The text of a page without tags.
-fn text(page: &str) -> String {
-    let mut text = String::new();
-    for part in page.split('<').skip(1) {
-        text += part.split_once('>').map_or("", |(_, text)| text);
-    }
-    unescaped(&text)
+/// The status of a request that is not carried out, and what its page says.
+#[track_caller]
+fn problem(answer: &Response) -> String {
+    check(answer);
+    format!("{} {}", answer.status, text(element(&answer.body, "role=\"alert\"")))
 }
 
-/// The text of the page of the job to which an answer leads, once the job is over.
+/// Different texts, a line for each, in their order.
+fn lines(told: BTreeSet<String>) -> String {
+    told.into_iter().collect::<Vec<_>>().join("\n")
+}
+
+/// The words of a page about what was done.
 #[track_caller]
-fn job_over(browser: &Browser, answer: &Response) -> String {
+fn done(page: &str) -> String {
+    text(element(page, "role=\"status\""))
+}
+
+/// How many running hosts the overview counts.
+fn running_hosts(overview: &str) -> u64 {
+    let link = text(element(element(overview, "data-live=\"queues\""), "href=\"/hosts\""));
+    link.split(' ').next().and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("no count: {link}"))
+}
+
+/// How many tasks the form of a page that asks is for. 0: it has no form.
+fn matched(page: &str) -> usize {
+    let count = page.split("name=\"matched\" value=\"").nth(1).and_then(|rest| rest.split('"').next());
+    count.map_or(0, |count| count.parse().expect("a count"))
+}
+
+/// The words of a page that asks about how many.
+#[track_caller]
+fn counted(page: &str) -> String {
+    text(element(page, "class=\"count\""))
+}
+
+/// The job to which an answer leads, once it has done all, and its page.
+#[track_caller]
+fn job_done(browser: &Browser, answer: &Response) -> (Value, String) {
     let place = led_to(answer);
-    eventually("the job is over", || {
-        Some(text(&browser.page(&place))).filter(|shown| !shown.contains("it goes on"))
-    })
+    let job = eventually("the job is over", || {
+        browser.page(&place);
+        let job = browser.get(&format!("/v1{place}")).json();
+        job["ended_at"].is_u64().then_some(job)
+    });
+    assert_eq!(job["state"], "done", "{job}");
+    (job, browser.page(&place))
 }
 
 /// The place where a change leads to.

@@ -30,6 +30,7 @@ pub mod wait;
 pub mod wat;
 pub mod watched;
 pub mod web;
+pub mod words;
 
 pub use bench::{Bench, Host, Places, Ran};
 pub use clock::Clock;

@@ -5,9 +5,9 @@
 //! forms of pages (`dashboard`).
 
 /// The elements that begin a line of their own.
-const BLOCKS: [&str; 20] = [
-    "button", "details", "div", "dl", "dt", "form", "h1", "h2", "h3", "label", "li", "main", "nav", "option",
-    "p", "pre", "section", "summary", "table", "tr",
+const BLOCKS: [&str; 21] = [
+    "button", "caption", "details", "div", "dl", "dt", "form", "h1", "h2", "h3", "label", "li", "main",
+    "nav", "option", "p", "pre", "section", "summary", "table", "tr",
 ];
 
 /// The text of a page, or of a part of one, without tags: a line for each block, and ` | ` between cells.
@@ -59,7 +59,8 @@ pub fn element<'p>(page: &'p str, mark: &str) -> &'p str {
 
 /// The text without what differs from run to run: each of `known` becomes its name, the id of a task ID, that
 /// of a host HOST, digests and other hexadecimal numbers HEX, a date or a time of day TIME, a port of this
-/// machine PORT, and how long ago something was AGE. Other durations stay: the configuration may have them.
+/// machine PORT, and how long ago something was, or how long it ran, AGE. Other durations stay: the
+/// configuration may have them.
 pub fn masked(text: &str, known: &[(&str, &str)]) -> String {
     let text = known.iter().fold(text.to_owned(), |text, (value, name)| text.replace(value, name));
     let is_part = |c: char| c.is_ascii_alphanumeric() || "-:.".contains(c);
@@ -68,10 +69,23 @@ pub fn masked(text: &str, known: &[(&str, &str)]) -> String {
         let (between, word) = rest.split_at(start);
         let (word, after) = word.split_at(word.find(|c| !is_part(c)).unwrap_or(word.len()));
         let bare = word.trim_end_matches(['-', ':', '.']);
-        masked += &format!("{between}{}{}", masked_word(bare), &word[bare.len()..]);
+        masked += between;
+        let is_told =
+            ["TIME (", "TIME (in ", "ran for ", "AGE "].iter().any(|before| masked.ends_with(before));
+        let next = after.split(' ').skip(1).find(|word| !is_duration(word));
+        let is_age = is_duration(bare)
+            && (is_told || next.is_some_and(|word| word.starts_with("ago") || word == "after"));
+        masked += &if is_age { "AGE".into() } else { masked_word(bare) };
+        masked += &word[bare.len()..];
         rest = after;
     }
-    masked_ages(&(masked + rest))
+    (masked + rest).replace("AGE AGE", "AGE")
+}
+
+/// Whether a word is a part of how long something took, as `12s`.
+fn is_duration(word: &str) -> bool {
+    let unit = word.trim_start_matches(|c: char| c.is_ascii_digit());
+    unit.len() < word.len() && ["ms", "s", "m", "h", "d"].contains(&unit)
 }
 
 fn masked_word(word: &str) -> String {
@@ -80,7 +94,7 @@ fn masked_word(word: &str) -> String {
     let shape = word.replace(|c: char| c.is_ascii_digit(), "0");
     let parts: Vec<&str> = word.split('-').collect();
     match parts[..] {
-        _ if shape.starts_with("0000-00-00") || shape.starts_with("00:00:00") => "TIME".into(),
+        _ if shape.starts_with("0000-00-00") || shape.starts_with("00:00") => "TIME".into(),
         _ if shape.starts_with("000.0.0.0:0") => "127.0.0.1:PORT".into(),
         [ms, count] if ms.len() == 13 && is_number(ms) && is_number(count) => "ID".into(),
         [_, _, _, _, end] if word.len() == 36 && is_hex(end) => "ID".into(),
@@ -95,24 +109,6 @@ fn masked_word(word: &str) -> String {
     }
 }
 
-fn masked_ages(text: &str) -> String {
-    let is_duration = |word: &str| {
-        let unit = word.trim_start_matches(|c: char| c.is_ascii_digit());
-        unit.len() < word.len() && ["ms", "s", "m", "h", "d"].contains(&unit)
-    };
-    let masked = |part: &str| {
-        let mut start = part;
-        while let Some(at) = start.rfind([' ', '(']).filter(|at| is_duration(&start[at + 1..])) {
-            start = &start[..at];
-        }
-        format!("{}AGE", &part[..part.len().min(start.len() + 1)])
-    };
-    let (begin, end) =
-        text.rsplit_once(" ago").map_or(("", text), |(begin, _)| (begin, &text[begin.len()..]));
-    let parts = begin.split(" ago").filter(|_| !begin.is_empty()).map(masked);
-    parts.collect::<Vec<_>>().join(" ago") + end
-}
-
 #[test]
 fn words_are_the_same_in_each_run() {
     let page =
@@ -121,10 +117,10 @@ fn words_are_the_same_in_each_run() {
     assert_eq!(element(page, "id=\"a\""), "<p id=\"a\">1 &lt; <b>2</b>");
     let told = "mail@0123456789ab of /tmp/x/sha256:0123456789abcdef.wasm, at 127.0.0.1:4000\n\
                  vm-1.x-7-0123456789ab 1764528400123-0 and 0199f3c2-7a00-7000-8000-0123456789ab: 10s\n\
-                since 2026-11-30T18:56:08.123Z, 2026-11-30 18:56:08 (3m 12s ago). 5s ago";
+                since 2026-11-30T18:56:08.123Z, 18:56:08 (3m 12s ago). 5s ago, 19:00:00 (in 1h)";
     insta::assert_snapshot!(masked(told, &[("/tmp/x", "DIR")]), @r"
     mail@HEX of DIR/sha256:HEX.wasm, at 127.0.0.1:PORT
     HOST ID and ID: 10s
-    since TIME, TIME TIME (AGE ago). AGE ago
+    since TIME, TIME (AGE ago). AGE ago, TIME (in AGE)
     ");
 }

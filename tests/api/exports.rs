@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::{ask, good, job, post, problem, start, until_over};
 use crate::support::dead_letters::add_dead;
 use crate::support::proxy::Proxy;
+use crate::support::words::masked;
 use crate::support::{Bench, Ran, eventually};
 
 const QUEUES: &str = "[queues.work]\nplugin = \"missing\"\n";
@@ -31,6 +32,7 @@ fn an_export_has_each_dead_letter_once_although_its_hosts_die() {
     let (kept, file) = (format!("tq:{{work}}:kept:{id}"), format!("/v1/jobs/{id}/file"));
     // Later ones are not in it.
     add_dead(&mut bench, ALL..ALL + 5);
+    let mut early = Vec::new();
     for part in [1_000, 2_500] {
         let copied = |bench: &mut Bench| bench.redis::<u64>("XLEN", &kept);
         eventually("a part is copied", || (copied(&mut bench) > part).then_some(()));
@@ -39,9 +41,12 @@ fn an_export_has_each_dead_letter_once_although_its_hosts_die() {
         host = bench.host();
         // Steps do their work, but fail, and are repeated.
         way.lose_replies(&kept, 3);
-        let told = problem(&ask(&host, "GET", &file), 409, "not-running");
-        assert!(told.contains("running: its file is not whole"), "{told}");
+        early.push(problem(&ask(&host, "GET", &file), 409, "not-running").replace(&id, "ID"));
     }
+    insta::assert_snapshot!(early.join("\n"), @"
+    job ID is running: its file is not whole
+    job ID is running: its file is not whole
+    ");
     let done = until_over(&host, &id);
     assert_eq!((&done["state"], &done["kept"]["tasks"]), (&json!("done"), &json!(ALL)), "{done}");
     let told = (&done["done"], &done["skipped"], &done["why"]);
@@ -52,7 +57,7 @@ fn an_export_has_each_dead_letter_once_although_its_hosts_die() {
     let end = json!({ "tq-export": { "letters": ALL, "examined": ALL, "next": null } }).to_string();
     assert!(lines.lines().any(|line| line == end), "{}", &lines[lines.len() - 200..]);
     let told = problem(&post(&host, &format!("/v1/jobs/{id}/undo"), &json!({})), 409, "not-running");
-    assert!(told.contains("took nothing away"), "{told}");
+    insta::assert_snapshot!(told.replace(&id, "ID"), @"job ID is an export, which took nothing away");
     way.heal();
     host.stop();
 }
@@ -67,8 +72,10 @@ fn an_exported_file_brings_back_what_matched() {
     let id = begun["job"].as_str().expect("an id").to_owned();
     assert_eq!(begun, json!({ "succeeded": 10, "skipped": 0, "job": id }));
     let Ran { stdout, stderr, .. } = bench.tqhost(&export).ok();
-    assert_eq!(stdout, "10 dead letters exported, 0 skipped\n");
-    assert!(stderr.contains("--out FILE` writes them to a file") && !stderr.contains("undo"), "{stderr}");
+    insta::assert_snapshot!(stdout + &masked(&stderr, &[]), @"
+    10 dead letters exported, 0 skipped
+    tqhost: for 24 hours, `tqhost jobs file HEX --out FILE` writes them to a file
+    ");
 
     let _: u64 = bench.redis("DEL", DEAD);
     let path = bench.dir.path().join("crashed.jsonl");
@@ -89,10 +96,17 @@ fn on_a_full_redis_an_export_says_which_way_needs_no_memory() {
     let failed = until_over(&host, &start(&host, &json!({ "do": "export" })));
     let why = failed["error"].as_str().expect("a text");
     assert_eq!((&failed["state"], &failed["done"]), (&json!("failed"), &json!(0)), "{failed}");
-    assert!(why.contains("Redis is full") && why.contains("tqhost dead export --all --out FILE"), "{why}");
+    insta::assert_snapshot!(
+        why,
+        @"Redis is full, so the job can keep nothing more, and the rest stays where it is: raise its \
+          maxmemory, or run `tqhost dead export --all --out FILE`, which keeps nothing in Redis"
+    );
     let path = bench.dir.path().join("all.jsonl");
     let written = bench.tqhost(&["dead", "export", "work", "--all", "--out", path.to_str().expect("a path")]);
-    assert!(written.ok().stdout.starts_with("10 dead letters written"));
+    insta::assert_snapshot!(
+        written.ok().stdout.replace(path.to_str().expect("a path"), "FILE"),
+        @"10 dead letters written to FILE, 0 skipped"
+    );
     host.stop();
 }
 
@@ -113,7 +127,7 @@ fn an_export_that_has_lost_what_it_copied_fails_and_a_part_is_no_file() {
     good(&post(&host, &path(&lost, "/pause"), &json!({})), 200);
     good(&ask(&host, "DELETE", &path(&stopped, "")), 200);
     let told = problem(&ask(&host, "GET", &path(&stopped, "/file")), 409, "not-running");
-    assert!(told.contains("stopped: its file is not whole"), "{told}");
+    insta::assert_snapshot!(told.replace(&stopped, "ID"), @"job ID is stopped: its file is not whole");
     // A day later.
     eventually("nobody takes a step", || {
         let job = job(&host, &lost);
@@ -126,8 +140,8 @@ fn an_export_that_has_lost_what_it_copied_fails_and_a_part_is_no_file() {
     let _: u64 = bench.redis("HSET", ("tq:hosts:orders", &order, text.to_string()));
     good(&post(&host, &path(&lost, "/resume"), &json!({})), 200);
     let failed = until_over(&host, &lost);
-    let why = failed["error"].as_str().expect("a text");
-    assert!(failed["state"] == "failed" && why.contains("has expired: begin a new one"), "{failed}");
+    assert_eq!(failed["state"], "failed", "{failed}");
+    insta::assert_snapshot!(failed["error"], @r#""what it had copied has expired: begin a new one""#);
     way.heal();
     host.stop();
 }

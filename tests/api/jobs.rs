@@ -184,7 +184,10 @@ fn hosts_keep_few_jobs() {
     let slow = json!({ "do": "requeue", "rate": "1/h" });
     let under_way: Vec<String> = (0..20).map(|_| start(&host, &slow)).collect();
     let why = problem(&post(&host, JOBS, &slow), 503, "busy");
-    assert!(why.contains("20 jobs are under way"), "{why}");
+    insta::assert_snapshot!(
+        why,
+        @"20 jobs are under way: wait for one, or stop it with `tqhost jobs stop ID`"
+    );
     for id in under_way {
         good(&ask(&host, "DELETE", &format!("/v1/jobs/{id}")), 200);
     }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{ask, good, post, problem, texts};
 use crate::support::http::send;
-use crate::support::{Bench, eventually};
+use crate::support::{Bench, eventually, words};
 
 #[test]
 fn queues_are_shown_paused_and_resumed() {
@@ -47,7 +47,10 @@ fn queues_are_shown_paused_and_resumed() {
     assert_eq!(resumed, json!({ "queue": "work", "paused": false, "changed": true }));
     bench.until_drained("work");
     let why = problem(&ask(&host, "GET", "/v1/queues/wrk"), 404, "unknown-queue");
-    assert!(why.contains("did you mean work?"), "{why}");
+    insta::assert_snapshot!(
+        why,
+        @r#"no queue "wrk" is configured; did you mean work? Configured: work, other"#
+    );
     problem(&ask(&host, "POST", "/v1/queues/wrk/pause"), 404, "unknown-queue");
     host.stop();
 }
@@ -105,7 +108,7 @@ fn the_version_of_each_host_is_told_and_whether_they_differ() {
     let alone = view(1);
     assert_eq!((&alone["hosts"][0]["version"], &alone["versions_differ"]), (&json!(own), &json!(false)));
     let shown = bench.tqhost(&["queues"]).ok().stdout;
-    assert!(!shown.contains("different versions"), "{shown}");
+    assert!(!shown.contains(own), "{shown}");
     let queue = json!({
         "name": "work", "state": "reading", "running": 0, "completed": 0, "retried": 0, "dead": 0, "rate": 0.0
     });
@@ -116,11 +119,15 @@ fn the_version_of_each_host_is_told_and_whether_they_differ() {
     bench.redis::<()>("ZADD", ("tq:hosts", 1, "other"));
     let both = view(2);
     assert_eq!((&both["hosts"][1]["version"], &both["versions_differ"]), (&json!("99.1.0"), &json!(true)));
-    let words = format!("different versions of tqhost: {own}, 99.1.0.");
-    for command in [&["queues"][..], &["queues", "work"]] {
+    let told = [&["queues"][..], &["queues", "work"]].map(|command| {
         let shown = bench.tqhost(command).ok().stdout;
-        assert!(shown.contains(&words), "{shown}");
-    }
+        let line = shown.lines().find(|line| line.contains(own) && line.contains("99.1.0"));
+        line.unwrap_or_else(|| panic!("no versions in {shown}")).replace(own, "OWN")
+    });
+    insta::assert_snapshot!(told.join("\n"), @"
+    Hosts run different versions of tqhost: OWN, 99.1.0.
+    Hosts run different versions of tqhost: OWN, 99.1.0.
+    ");
     let shown = bench.tqhost(&["queues", "work"]).ok().stdout;
     assert!(
         shown.contains("VERSION")
@@ -129,7 +136,12 @@ fn the_version_of_each_host_is_told_and_whether_they_differ() {
     );
     assert_eq!(bench.tqhost(&["queues", "work", "--json"]).ok().json()["versions_differ"], true);
     let page = ask(&host, "GET", "/queues/work").body;
-    assert!(page.contains("99.1.0") && page.contains("run different versions of tqhost"), "{page}");
+    assert!(page.contains("99.1.0"), "{page}");
+    let note = page.rsplit("<p class=\"note\">").next().and_then(|rest| rest.split("</p>").next());
+    insta::assert_snapshot!(
+        words::text(note.unwrap_or_default()),
+        @"Its hosts run different versions of tqhost: finish the upgrade."
+    );
     host.stop();
 }
 

@@ -25,7 +25,11 @@ fn a_delayed_task_runs_now_and_others_stay_as_they_are() {
     assert!(due(&now) < due(&shown) && now["status"] == "PENDING" && now["attempt"] == 1, "{now}");
     // A client whose answer was lost asks again.
     let why = problem(&ask(&host, "POST", &path(id)), 409, "not-delayed");
-    assert!(why.contains("it is queued already"), "{why}");
+    insta::assert_snapshot!(
+        why.replace(id, "ID"),
+        @"task \"ID\" cannot be told to run now: it is queued already, and runs when a host has room; \
+          `tqhost queues work` shows what hosts do"
+    );
     assert_eq!(bench.places("work").length, 1);
     good(&post(&host, "/v1/queues/work/resume", &json!({})), 200);
     bench.until("work", id, "COMPLETED");

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{ask, good, post, post_with, problem, texts};
+use crate::support::words::masked;
 use crate::support::{Bench, Held, Host, eventually};
 
 const TASKS: &str = "/v1/queues/work/tasks";
@@ -194,14 +195,16 @@ fn many_tasks_are_cancelled_by_ids_and_by_filter() {
     let dry =
         bench.tqhost(&["cancel", "work", "--all", "--state", "running", "--dry-run", "--json"]).ok().json();
     assert_eq!(counts(&dry), [1, 0]);
-    let dry = bench.tqhost(&["dead", "purge", "work", "--all", "--dry-run"]).ok().stdout;
-    assert!(dry.starts_with("1 dead letter would be deleted, 0 skipped"), "{dry}");
-    let asked = bench.tqhost(&["cancel", "work", "--all"]);
-    let question = "Cancel 2 tasks of work? Nobody can be asked here: add --yes";
-    assert!(asked.code == 2 && asked.stderr.contains(question), "{asked:?}");
-    let some =
-        bench.tqhost(&["cancel", "work", "--all", "--match", "nothing like this", "--yes"]).ok().stdout;
-    assert!(some.starts_with("0 tasks cancelled"), "{some}");
+    let dry = bench.tqhost(&["dead", "purge", "work", "--all", "--dry-run", "--json"]).ok().json();
+    assert_eq!(counts(&dry), [1, 0]);
+    let asked = bench.tqhost(&["cancel", "work", "--all"]).ends_with(2);
+    insta::assert_snapshot!(masked(&asked.stderr, &[]), @"
+      ID  name=late
+      ID  url=http://127.0.0.1:PORT/held  name=runs
+    tqhost: Cancel 2 tasks of work? Nobody can be asked here: add --yes
+    ");
+    let some = ["cancel", "work", "--all", "--match", "nothing like this", "--yes", "--json"];
+    assert_eq!(bench.tqhost(&some).ok().json()["succeeded"], 0);
     let done = cancel(json!({ "all": true }));
     assert_eq!((counts(&done), &done["next"]), ([2, 0], &Value::Null));
     bench.until_drained("work");
@@ -285,7 +288,11 @@ fn the_age_of_a_delayed_or_held_task_is_the_time_since_it_was_enqueued() {
     assert_eq!((chosen(&["--to", "2001-01-01T00:00:00Z"]), chosen(&["--from", "1000000000000"])), (3, 2));
     assert_eq!((chosen(&["--id", "1000-2"]), chosen(&["--id", "1000"])), (1, 0));
     let wrong = bench.tqhost(&["tasks", "work", "--from", "yesterday"]);
-    assert!(wrong.code == 2 && wrong.stderr.contains("no time like"), "{wrong:?}");
+    insta::assert_snapshot!(
+        wrong.ends_with(2).stderr.lines().next().unwrap_or_default(),
+        @"error: invalid value 'yesterday' for '--from <TIME>': \"yesterday\" is no time like \
+          2026-11-25T03:00:00Z, and no number of milliseconds since 1970"
+    );
 
     let count = |path: &str, body: Value| {
         good(&post(&host, path, &body), 200)["succeeded"].as_u64().expect("a count")
@@ -298,10 +305,11 @@ fn the_age_of_a_delayed_or_held_task_is_the_time_since_it_was_enqueued() {
         assert_eq!(age("older_than", "100000d"), 0, "{path}");
     }
     assert_eq!(count(&cancel, json!({ "all": true, "state": "held", "older_than": "1h" })), 3);
-    let drained = |args: &[&str]| bench.tqhost(&[&["drain", "work", "--yes"], args].concat()).ok().stdout;
-    assert_eq!(drained(&["--older-than", "1h"]), "1 task cancelled\n");
-    assert_eq!(drained(&["--older-than", "1h"]), "0 tasks cancelled\n");
-    assert_eq!(drained(&["--newer-than", "1h"]), "3 tasks cancelled\n");
+    let drained = |age: &str| {
+        let ran = bench.tqhost(&["drain", "work", "--yes", "--json", age, "1h"]);
+        ran.ok().json()["succeeded"].clone()
+    };
+    assert_eq!(["--older-than", "--older-than", "--newer-than"].map(drained), [1, 0, 3].map(Value::from));
     host.stop();
 }
 
@@ -373,13 +381,25 @@ fn cancelling_many_says_how_far_it_came_when_it_fails() {
         ids
     });
     let cancel = |body: Value| problem(&post(&host, &format!("{TASKS}/cancel"), &body), 409, "queue-unfit");
-    let why = cancel(json!({ "all": true }));
-    assert!(why.contains("a key of the queue work has another type"), "{why}");
-    assert!(why.contains("; 2 tasks cancelled, not all of them: job "), "{why}");
-    let why = cancel(json!({ "ids": [&ids[3], &ids[2], &ids[4]] }));
-    assert!(why.contains("; 1 were done before"), "{why}");
-    let ran = bench.tqhost(&["cancel", "other", "--all", "--yes"]);
-    assert!(ran.code == 1 && ran.stderr.contains("at least 2 tasks cancelled, not all of them"), "{ran:?}");
+    insta::assert_snapshot!(
+        masked(&cancel(json!({ "all": true })), &[]),
+        @"a key of the queue work has another type: `tqhost adopt work` says which one and what can be \
+          done, and `tqhost doctor work` if it is the key of a task; 2 tasks cancelled, not all of them: \
+          job HEX is failed"
+    );
+    insta::assert_snapshot!(
+        masked(&cancel(json!({ "ids": [&ids[3], &ids[2], &ids[4]] })), &[]),
+        @"a key of the queue work has another type: `tqhost adopt work` says which one and what can be \
+          done, and `tqhost doctor work` if it is the key of a task; 1 were done before, and perhaps those \
+          of the last step. The request may be repeated: it skips what is done"
+    );
+    let ran = bench.tqhost(&["cancel", "other", "--all", "--yes"]).ends_with(1);
+    insta::assert_snapshot!(
+        masked(&ran.stderr, &[]),
+        @"tqhost: at least 2 tasks cancelled, not all of them; run the command again to go on: a key of \
+          the queue other has another type: `tqhost adopt other` says which one and what can be done, and \
+          `tqhost doctor other` if it is the key of a task"
+    );
     host.stop();
 }
 

@@ -98,7 +98,11 @@ fn a_purge_that_two_operators_undo_gives_back_every_byte_once() {
     assert_eq!(bench.status("work", "id-3", "status"), "FAILED");
     assert_eq!(bench.status("work", "id-3", "error"), "trap 3");
     let told = problem(&post(&hosts[1], &path, &json!({})), 404, "not-found");
-    assert!(told.contains("keeps nothing"), "{told}");
+    insta::assert_snapshot!(
+        told.replace(&id, "ID"),
+        @"job ID keeps nothing (any more): for 24 hours an export keeps its file, and a drain or a purge \
+          what it takes away, unless it was told not to"
+    );
     problem(&ask(&hosts[1], "GET", &format!("/v1/jobs/{id}/file")), 404, "not-found");
     Host::stop_all(hosts);
 }
@@ -192,7 +196,11 @@ fn a_job_that_is_told_to_keep_nothing_keeps_nothing() {
         "{done}"
     );
     let told = problem(&post(&host, &format!("/v1/jobs/{id}/undo"), &json!({})), 404, "not-found");
-    assert!(told.contains("24 hours"), "{told}");
+    insta::assert_snapshot!(
+        told.replace(&id, "ID"),
+        @"job ID keeps nothing (any more): for 24 hours an export keeps its file, and a drain or a purge \
+          what it takes away, unless it was told not to"
+    );
     add_dead(&mut bench, 0..3);
     let id = start(&host, &json!({ "do": "purge" }));
     until_over(&host, &id);
@@ -200,12 +208,12 @@ fn a_job_that_is_told_to_keep_nothing_keeps_nothing() {
     assert!(bench.redis::<bool>("PEXPIRE", (kept(&id), 1)));
     eventually("it has expired", || (!bench.redis::<bool>("EXISTS", kept(&id))).then_some(()));
     problem(&post(&host, &format!("/v1/jobs/{id}/undo"), &json!({})), 404, "not-found");
-    for (body, told) in
-        [(json!({ "do": "requeue", "keep": true }), "keep"), (json!({ "do": "import" }), "undo")]
-    {
-        let why = problem(&post(&host, JOBS, &body), 422, "invalid");
-        assert!(why.contains(told), "{why}");
-    }
+    let told = [json!({ "do": "requeue", "keep": true }), json!({ "do": "import" })]
+        .map(|body| problem(&post(&host, JOBS, &body), 422, "invalid"));
+    insta::assert_snapshot!(told.join("\n"), @"
+    keep: only drain and purge take it
+    do: `POST /v1/jobs/{id}/undo` and `tqhost dead import` bring back
+    ");
     host.stop();
 }
 
@@ -218,13 +226,18 @@ fn on_a_full_redis_only_a_job_that_keeps_nothing_goes_on() {
     }
     let host = bench.host();
     let _: () = bench.redis("CONFIG", ("SET", "maxmemory", "1"));
-    for deed in ["purge", "drain"] {
+    let errors = ["purge", "drain"].map(|deed| {
         let id = start(&host, &json!({ "do": deed }));
         let failed = until_over(&host, &id);
-        let why = failed["error"].as_str().expect("a text");
         assert_eq!((&failed["state"], &failed["done"]), (&json!("failed"), &json!(0)), "{failed}");
-        assert!(why.contains("Redis is full") && why.contains("--no-undo"), "{why}");
-    }
+        failed["error"].as_str().expect("a text").to_owned()
+    });
+    insta::assert_snapshot!(errors.join("\n"), @"
+    Redis is full, so the job can keep nothing more, and the rest stays where it is: raise its \
+        maxmemory, or begin a job that keeps nothing (`--no-undo`, or \"keep\": false)
+    Redis is full, so the job can keep nothing more, and the rest stays where it is: raise its \
+        maxmemory, or begin a job that keeps nothing (`--no-undo`, or \"keep\": false)
+    ");
     assert_eq!((length(&mut bench, DEAD), length(&mut bench, "work")), (10, 10), "nothing is lost");
     for deed in ["purge", "drain"] {
         let id = start(&host, &json!({ "do": deed, "keep": false }));

@@ -98,7 +98,11 @@ fn a_stream_that_a_producer_has_misspelt_is_told() {
         bench.xadd("resume-scores", &[("n", "1")]);
     }
     let told = is_told(&bench, "resume-score");
-    assert!(told.len() == 1 && told[0].contains("\"resume-scores\" has entries (3)"), "{told:?}");
+    insta::assert_snapshot!(
+        told.join("\n"),
+        @"the stream \"resume-scores\" has entries (3), and no queue reads it: if a producer means this \
+          queue, its stream is \"resume-score\""
+    );
     assert!(is_told(&bench, "resume-scan").is_empty() && is_told(&bench, "a").is_empty());
     let text = bench.tqhost(&["doctor", "--all"]).ok().stdout;
     assert!(text.matches("resume-scores").count() == 1 && text.contains("its stream is"), "{text}");
@@ -489,8 +493,15 @@ fn keys_of_another_type_are_named() {
         (findings(&report), &report["findings"][0]["key"]),
         (vec!["wrong-type -".to_owned()], &Value::from(DELAYED))
     );
-    let text = bench.tqhost(&["doctor", "work"]).stdout;
-    assert!(text.contains("holds a string, not a zset") && text.contains("1 finding"), "{text}");
+    insta::assert_snapshot!(bench.tqhost(&["doctor", "work"]).stdout, @"
+    QUEUE  QUEUED  RUNNING  DELAYED  HELD  DEAD  ENDED
+    work        0        0        0     0     0      0
+
+    wrong-type: another program uses this key; rename or delete it
+      wrong  tq:{work}:delayed: it holds a string, not a zset
+
+    1 finding; --fix can repair none of them.
+    ");
 }
 
 #[test]

@@ -189,7 +189,8 @@ fn the_examples_of_the_commands_print_what_the_page_shows() {
     let shell = Shell::new(&bench);
     let (mut wrong, mut seen, mut later) = (Vec::new(), 0, Vec::new());
     for example in examples(COMMANDS) {
-        if example.shown.starts_with("No host is running") {
+        // It stands for what the command prints without a host.
+        if example.line == "plugins" {
             later.push(example);
             continue;
         }

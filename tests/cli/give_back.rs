@@ -343,14 +343,14 @@ fn a_stream_keeps_what_a_plain_consumer_cannot_run() {
     ];
     has_kinds(&told, &all);
     let done = out(&bench, &["--stopped", "--yes"]).ok().json();
-    assert_eq!(outcome(&done), "1 tasks were given back, 3 were left)");
+    insta::assert_snapshot!(outcome(&done), @"1 tasks were given back, 3 were left)");
     let left = ["child", "last", "elsewhere"];
     let waiting = ["waiting", "traced", "second child", "timed", "due", "two fields", "running"];
     assert_eq!(data(&mut bench), [&left[..], &waiting].concat());
     assert_eq!(bench.places("work").pending, 3);
     assert_eq!(bench.status("work", &cancelled, "status"), "CANCELLED");
     let again = out(&bench, &["--stopped", "--yes"]).ok().json();
-    assert_eq!(outcome(&again), "0 tasks were given back, 3 were left)");
+    insta::assert_snapshot!(outcome(&again), @"0 tasks were given back, 3 were left)");
 }
 
 #[test]
@@ -372,13 +372,13 @@ fn a_list_gets_what_its_consumer_can_run() {
     has_kinds(&told, &all);
     assert_eq!((data(&mut bench), bench.places("work")), before, "looking changes nothing");
     let done = out(&bench, &["--stopped", "--yes"]).ok().json();
-    assert_eq!(outcome(&done), "4 tasks were given back, 6 were left)");
+    insta::assert_snapshot!(outcome(&done), @"4 tasks were given back, 6 were left)");
     assert_eq!(items(&mut bench), ["due", "traced", "waiting", "running"], "BRPOP takes the oldest first");
     assert_eq!(data(&mut bench), ["child", "last", "elsewhere", "second child", "timed", "two fields"]);
     assert_eq!(bench.places("work").pending, 3);
     assert_eq!(bench.status("work", &cancelled, "status"), "CANCELLED");
     let early = out(&bench, &["--stopped", "--yes", "--early"]).ok().json();
-    assert_eq!(outcome(&early), "1 tasks were given back, 5 were left)");
+    insta::assert_snapshot!(outcome(&early), @"1 tasks were given back, 5 were left)");
     assert_eq!(items(&mut bench).last().expect("an item"), "timed");
 }
 

@@ -11,6 +11,7 @@ use nix::sys::signal::Signal;
 
 use crate::support::bench::guest_path;
 use crate::support::files::row;
+use crate::support::words::masked;
 use crate::support::{Bench, Held, Host, Producer, Web, eventually};
 
 const EMPTY: &str = "[queues.work]\nplugin = \"empty\"\n";
@@ -143,21 +144,26 @@ fn a_bad_file_changes_nothing_and_is_reported() {
     host.until_ready();
     let good = fs::read_to_string(bench.config()).expect("the configuration");
     fs::write(bench.config(), good.replace("plugin =", "plugins =")).expect("write");
-    let told = host.log("cannot be used: everything stays as it is");
-    assert!(told["why"].as_str().is_some_and(|why| why.contains("did you mean `plugin`")), "{told}");
+    let why = host.log("cannot be used: everything stays as it is")["why"].to_string();
+    insta::assert_snapshot!(
+        masked(&why, &[(bench.dir.path().to_str().expect("a path"), "DIR")]),
+        @"\"DIR/tqhost.toml: 1 problem\\n  line 2: queues.work.plugins: unknown key: did you mean \
+          `plugin`?\""
+    );
     host.until_metric("tqhost_config_reloads_total{result=\"failed\"}", 1);
     let id = bench.xadd("work", &[("n", "1")]);
     bench.until("work", &id, "COMPLETED");
     // The memory is more than the sandbox has room for, which only the host knows.
     fs::write(bench.config(), format!("{good}[plugins.empty]\nmemory = \"1GiB\"\n")).expect("write");
-    eventually("it says so to the commands", || {
-        bench
-            .tqhost(&["queues"])
-            .ok()
-            .stdout
-            .contains("plugins.empty.memory: 1024MiB is more than the 128MiB")
-            .then_some(())
+    let told = eventually("it says so to the commands", || {
+        let shown = bench.tqhost(&["queues"]).ok().stdout;
+        shown.lines().find(|line| line.contains("plugins.empty.memory")).map(|line| line.trim().to_owned())
     });
+    insta::assert_snapshot!(
+        masked(&told, &[(bench.dir.path().to_str().expect("a path"), "DIR")]),
+        @"DIR/tqhost.toml: plugins.empty.memory: 1024MiB is more than the 128MiB that this host has room \
+          for: restart it"
+    );
     fs::remove_file(bench.config()).expect("remove");
     fs::write(bench.config(), &good).expect("write");
     host.log("again what this host runs by");
@@ -427,7 +433,12 @@ fn commands_use_the_last_good_configuration_while_the_file_is_broken() {
     let good = fs::read_to_string(bench.config()).expect("the configuration");
     bench.configure(&format!("{good}[queues\n"));
     let ran = bench.tqhost(&["queues", "more", "--json"]);
-    assert!(ran.stderr.contains("tqhost.toml is broken"), "{ran:?}");
+    let folder = bench.dir.path().to_str().expect("a path");
+    insta::assert_snapshot!(
+        masked(&ran.stderr, &[(folder, "DIR")]),
+        @"tqhost: DIR/tqhost.toml is broken (`tqhost check` says where); used instead: the last \
+          configuration that a host accepted (DIR/.tqhost/last-good.toml)"
+    );
     assert_eq!(ran.ok().json()["queue"], "more");
     let ran = bench.tqhost(&["check"]);
     assert!(ran.code == 78 && ran.stderr.contains("not TOML"), "what is wrong is told: {ran:?}");

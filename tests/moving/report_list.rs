@@ -206,8 +206,10 @@ fn reports_of_a_list_move_in_and_out_again_and_each_has_one_end() {
     assert_eq!(application.attempts(), expected, "one at a time, in the order of the list");
     application.assert_all((1..=20).filter(|record| ![7, 13].contains(record)), GENERATED, 1);
     application.assert_all([7, 13], FAILED, 0);
-    let error = application.table()[&13]["error"].clone();
-    assert!(error.as_str().is_some_and(|error| error.contains("report 13 has no data")), "{error}");
+    insta::assert_snapshot!(
+        application.table()[&13]["error"],
+        @r#""retry: the application failed (500): report 13 has no data""#
+    );
     let status = bench.tqhost(&["status", "reports", "13", "--json"]).ok().json();
     assert_eq!((&status["status"], &status["attempt"]), (&json!("FAILED"), &json!(4)), "{status:#}");
     let mut reasons = application.process.said("reason");

@@ -18,6 +18,7 @@ use serde_json::Value;
 use crate::support::bench::{CACHES, caches};
 use crate::support::files::{digest, functions, guest, label, loaded, put, row, version};
 use crate::support::process::{self, compilers};
+use crate::support::words::masked;
 use crate::support::{Bench, Host, Ran, Trickle, eventually, within};
 
 const QUEUES: &str = "[queues.work]\nplugin = \"p\"\n[queues.other]\nplugin = \"echo\"\n";
@@ -52,11 +53,13 @@ fn compiler(host: &Host) -> Pid {
     eventually("it compiles", || compilers(host.pid()).first().copied().filter(is_confined))
 }
 
-/// Waits until `tqhost plugins` shows `p` with this text in its error.
+/// Waits until `tqhost plugins` shows that this version of `p` was refused.
 #[track_caller]
-fn refused(bench: &Bench, why: &str) -> Value {
-    eventually(&format!("it is refused: {why}"), || {
-        row(bench, "p").filter(|row| row["error"].as_str().is_some_and(|error| error.contains(why)))
+fn refused(bench: &Bench, version: &[u8]) -> Value {
+    let version = digest(version);
+    let is_it = |change: &Value| change["what"] == "failed" && change["version"] == *version;
+    eventually("it is refused", || {
+        row(bench, "p").filter(|row| row["history"].as_array().and_then(|all| all.last()).is_some_and(is_it))
     })
 }
 
@@ -79,7 +82,11 @@ fn it_has_no_secrets_and_is_bounded() {
     // The compiler is stopped while the test looks at it.
     kill(pid, Signal::SIGSTOP).expect("stop");
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).expect("its limits");
-    refused(&bench, "there is a file, which is being compiled");
+    let row = eventually("it is shown", || row(&bench, "p").filter(|row| row["compiling"].is_string()));
+    insta::assert_snapshot!(
+        row["error"],
+        @r#""there is a file, which is being compiled and checked, or waits for its turn""#
+    );
     for (name, most) in
         [("Max cpu time", "600"), ("Max data size", "4294967296"), ("Max core file size", "0")]
     {
@@ -108,22 +115,26 @@ fn it_has_no_secrets_and_is_bounded() {
     host.stop();
 }
 
-/// Disturbs the compiler of a component. The component must be refused for good with this error, and nothing
-/// else may change.
+/// Disturbs the compiler of a component in each of these ways. The component must be refused for good, and
+/// nothing else may change. Returns the errors.
 #[track_caller]
-fn is_an_error_of_the_file(cases: &[(&dyn Fn(Pid), &str)]) {
+fn errors_of_the_file(harms: &[&dyn Fn(Pid)]) -> String {
     let (mut bench, host) = bench();
     let trickle = Trickle::start(&bench, "other", 2);
-    for (n, (harm, why)) in (0..).zip(cases) {
-        put(&bench, "p", &large(n));
+    let mut errors = Vec::new();
+    for (n, harm) in (0..).zip(harms) {
+        let bytes = large(n);
+        put(&bench, "p", &bytes);
         harm(compiler(&host));
-        let row = refused(&bench, why);
+        let row = refused(&bench, &bytes);
         assert!(row["retry_at"].is_null(), "{row}");
+        errors.push(row["error"].as_str().expect("an error").to_owned());
     }
     trickle.more(5);
     works(&mut bench, &host);
     trickle.stop();
     host.stop();
+    errors.join("\n")
 }
 
 #[test]
@@ -138,26 +149,26 @@ fn a_crash_of_it_is_an_error_of_the_file() {
             });
         }
     };
-    is_an_error_of_the_file(&[
-        (&crash(Signal::SIGSEGV), "compiling it ends with SIGSEGV"),
-        (&crash(Signal::SIGABRT), "compiling it ends with SIGABRT"),
-        (&crash(Signal::SIGILL), "compiling it ends with SIGILL"),
-    ]);
+    let [segv, abrt, ill] = [Signal::SIGSEGV, Signal::SIGABRT, Signal::SIGILL].map(crash);
+    let errors = errors_of_the_file(&[&segv, &abrt, &ill]);
+    // The last words of the process are left out.
+    let told = errors.lines().filter_map(|error| Some(error.rsplit_once(": ")?.0));
+    insta::assert_snapshot!(told.collect::<Vec<_>>().join("\n"), @"
+    not a valid WebAssembly component: compiling it ends with SIGSEGV
+    not a valid WebAssembly component: compiling it ends with SIGABRT
+    not a valid WebAssembly component: compiling it ends with SIGILL
+    ");
 }
 
 #[test]
 fn a_compilation_that_takes_too_much_is_refused() {
     // The test lowers the limits instead of using a larger file.
-    is_an_error_of_the_file(&[
-        (
-            &|pid| process::bound(pid, Resource::Cpu, 1),
-            "compiling it takes more than 600 s of processor time",
-        ),
-        (
-            &|pid| process::bound(pid, Resource::Data, 64 << 20),
-            "compiling it takes more memory than it may have",
-        ),
-    ]);
+    let time = |pid| process::bound(pid, Resource::Cpu, 1);
+    let memory = |pid| process::bound(pid, Resource::Data, 64 << 20);
+    insta::assert_snapshot!(errors_of_the_file(&[&time, &memory]), @"
+    compiling it takes more than 600 s of processor time
+    compiling it takes more memory than it may have, 4096 MiB or what the system allows
+    ");
 }
 
 #[test]
@@ -166,8 +177,13 @@ fn one_that_the_system_killed_is_tried_again() {
     let bytes = version("resume-analyze", 30);
     put(&bench, "p", &bytes);
     kill(compiler(&host), Signal::SIGKILL).expect("kill");
-    let row = refused(&bench, "was killed, as a system without free memory does");
+    let row = refused(&bench, &bytes);
     assert!(row["retry_at"].is_u64(), "{row}");
+    insta::assert_snapshot!(
+        row["error"].as_str().unwrap_or_default(),
+        @"it cannot be compiled or loaded for now: the process that compiled it was killed, as a system \
+          without free memory does"
+    );
     within(Duration::from_secs(600), "it is compiled at the next try", || {
         host.logged("plugin loaded").into_iter().find(|line| line["digest"] == digest(&bytes)[..12])
     });
@@ -189,7 +205,12 @@ fn it_is_broken_off_when_its_file_is_replaced() {
     });
     assert_eq!(host.logged("compiling the plugin").len(), 1);
     let told = bench.tqhost(&["plugins"]).ok().stdout;
-    assert!(told.contains(&format!("{} has been compiled for ", &digest(&slow)[..12])), "{told}");
+    let line = told.lines().find(|line| line.contains(&digest(&slow)[..12])).expect("a line");
+    let (line, _seconds) = line.rsplit_once(' ').expect("how long it takes");
+    insta::assert_snapshot!(
+        masked(line, &[(&digest(&slow)[..12], "SLOW")]),
+        @"p on HOST: SLOW has been compiled for"
+    );
     works(&mut bench, &host);
     assert!(!process::is_there(pid), "it is gone");
     assert_eq!(host.logged("changed while it was compiled").len(), 1);

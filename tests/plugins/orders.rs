@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::bench::tqhost;
 use crate::support::files::{digest, guest, loaded, marked, put, row};
+use crate::support::words::masked;
 use crate::support::{Bench, Host, eventually, http};
 
 const QUEUES: &str = "[queues.work]\nplugin = \"p\"\n";
@@ -85,11 +86,17 @@ fn a_version_that_an_operator_withdraws_serves_nowhere_until_it_is_lifted() {
 
     runs(&bench, 2, Some(&second), "active");
     let order = ["rollback", "p", "--why", "it writes wrong totals"];
-    let dry = bench.tqhost(&[&order[..], &["--dry-run"]].concat()).ok();
-    let whole = digest(&second);
+    let [whole, before] = [&second, &first].map(|version| digest(version));
     let version = &whole[..12];
-    let swap = format!("{version} stops, {} starts on 2 hosts", &digest(&first)[..12]);
-    assert_eq!(dry.stdout, format!("version {version} of p would be withdrawn: {swap}\n"));
+    let named = |text: &str| {
+        let text = text.replace(&whole, "WHOLE").replace(version, "VERSION");
+        text.replace(&before[..12], "BEFORE")
+    };
+    let dry = bench.tqhost(&[&order[..], &["--dry-run"]].concat()).ok();
+    insta::assert_snapshot!(
+        named(&dry.stdout),
+        @"version VERSION of p would be withdrawn: VERSION stops, BEFORE starts on 2 hosts"
+    );
     let looked = bench.tqhost(&[&order[..], &["--dry-run", "--json"]].concat()).ok().json();
     assert_eq!(
         (&looked["version"], &looked["withdrawn"], &looked["hosts"], &looked["dry_run"]),
@@ -98,11 +105,17 @@ fn a_version_that_an_operator_withdraws_serves_nowhere_until_it_is_lifted() {
     assert_eq!((&looked["hosts_back"], &looked["hosts_waiting"]), (&json!(2), &json!(0)));
     assert_eq!(looked["back_to"], json!([digest(&first)]));
     assert_eq!(orders(&mut bench), BTreeMap::new(), "a look gives no order");
-    let unnamed = bench.tqhost(&order);
-    let way_out = format!("Nobody can be asked here: add --version {whole}");
-    assert!(unnamed.code == 2 && unnamed.stderr.contains(&way_out), "nobody can be asked: {unnamed:?}");
+    // Nobody can be asked.
+    insta::assert_snapshot!(
+        named(&bench.tqhost(&order).ends_with(2).stderr),
+        @"tqhost: version VERSION of p would be withdrawn: VERSION stops, BEFORE starts on 2 hosts. Roll \
+          it back? Nobody can be asked here: add --version WHOLE"
+    );
     let ran = bench.tqhost(&[&order[..], &["--version", version]].concat()).ok();
-    assert!(ran.stdout.contains(&format!("is withdrawn: {swap} within seconds")), "{ran:?}");
+    insta::assert_snapshot!(
+        named(&ran.stdout),
+        @"version VERSION of p is withdrawn: VERSION stops, BEFORE starts on 2 hosts within seconds"
+    );
     runs(&bench, 2, Some(&first), "quarantined");
     for host in &hosts {
         let lines = host.until_logged(IN_QUARANTINE, 1);
@@ -125,7 +138,10 @@ fn a_version_that_an_operator_withdraws_serves_nowhere_until_it_is_lifted() {
 
     let given = orders(&mut bench);
     let dry = bench.tqhost(&["lift", "p", "--dry-run"]).ok();
-    assert_eq!(dry.stdout, format!("version {version} of p could run again: 1 host would be told\n"));
+    insta::assert_snapshot!(
+        named(&dry.stdout),
+        @"version VERSION of p could run again: 1 host would be told"
+    );
     let looked = bench.tqhost(&["lift", "p", "--dry-run", "--json"]).ok().json();
     assert_eq!((&looked["version"], &looked["dry_run"]), (&json!(whole), &json!(true)));
     assert_eq!(orders(&mut bench), given, "a look gives no order");
@@ -159,18 +175,26 @@ fn a_second_rollback_is_refused_and_none_brings_a_withdrawn_version_back() {
     let second = send(&bad_digest);
     let told = second.json();
     assert_eq!((second.status, &told["code"]), (409, &json!("not-running")), "{second:?}");
-    let detail = told["detail"].as_str().expect("a detail");
-    for part in [&bad_digest[..12], "already rolled back", "ago by anybody", "wrong totals"] {
-        assert!(detail.contains(part), "{part}: {detail}");
-    }
+    let named = |text: &str| {
+        let known = [(&good_digest[..12], "GOOD"), (&bad_digest[..12], "BAD")];
+        masked(&text.replace(&bad_digest, "BAD").replace(&good_digest, "GOOD"), &known)
+    };
+    insta::assert_snapshot!(
+        named(told["detail"].as_str().expect("a detail")),
+        @"version BAD of p was already rolled back AGE ago by anybody (wrong totals): no host runs another \
+          one"
+    );
     runs(&bench, 2, Some(&good), "quarantined");
     let late = bench.tqhost(&["rollback", "p", "--why", "me too", "--version", &bad_digest[..12]]);
-    assert!(late.code == 1 && late.stderr.contains(&format!("hosts run {}", &good_digest[..12])), "{late:?}");
+    insta::assert_snapshot!(
+        named(&late.ends_with(1).stderr),
+        @"tqhost: version BAD of p was already rolled back AGE ago by anybody (wrong totals): hosts run GOOD"
+    );
     // An operator who means the good one: the bad one stays withdrawn, and nothing is left to run.
-    let only = bench.tqhost(&["rollback", "p", "--why", "both", "--version", &good_digest, "--dry-run"]).ok();
-    assert!(
-        only.stdout.ends_with("2 hosts have nothing to go back to: their queues would wait\n"),
-        "{only:?}"
+    let only = ["rollback", "p", "--why", "both", "--version", &good_digest, "--dry-run"];
+    insta::assert_snapshot!(
+        named(&bench.tqhost(&only).ok().stdout),
+        @"version GOOD of p would be withdrawn: 2 hosts have nothing to go back to: their queues would wait"
     );
     assert_eq!(send(&good_digest).status, 202);
     runs(&bench, 2, None, "quarantined");
@@ -199,8 +223,10 @@ fn without_an_earlier_version_the_queue_waits_and_loses_nothing() {
     let whole = digest(&only);
     let (version, order) = (&whole[..12], ["rollback", "p", "--version", &whole[..8], "--why", "a test"]);
     let dry = bench.tqhost(&[&order[..], &["--dry-run"]].concat()).ok();
-    let would = "1 host has nothing to go back to: its queues would wait";
-    assert_eq!(dry.stdout, format!("version {version} of p would be withdrawn: {would}\n"));
+    insta::assert_snapshot!(
+        dry.stdout.replace(version, "VERSION"),
+        @"version VERSION of p would be withdrawn: 1 host has nothing to go back to: its queues would wait"
+    );
     let view = bench.tqhost(&[&order[..], &["--json"]].concat()).ok().json();
     assert_eq!(
         (&view["hosts"], &view["hosts_back"], &view["hosts_waiting"]),
@@ -209,8 +235,11 @@ fn without_an_earlier_version_the_queue_waits_and_loses_nothing() {
     runs(&bench, 1, None, "quarantined");
     let line = host.log(IN_QUARANTINE);
     assert_eq!((&line["digest"], &line["reason"]), (&json!(version), &json!("withdrawn: a test")));
-    let error = row(&bench, "p").expect("a row")["error"].as_str().expect("an error").to_owned();
-    assert!(error.contains("there is no other version to run in its place"), "{error}");
+    insta::assert_snapshot!(
+        row(&bench, "p").expect("a row")["error"].as_str().unwrap_or_default(),
+        @"withdrawn: a test; there is no other version to run in its place: put one there, or lift the \
+          quarantine"
+    );
     let id = bench.xadd("work", &[("a", "1")]);
     eventually("the queue waits for its plugin", || {
         host.get("/readyz").body.contains("waiting").then_some(())
@@ -229,7 +258,7 @@ fn a_reload_lets_all_hosts_try_a_bad_file_again() {
     let hosts = [bench.host(), bench.host()];
     failed(&bench, 2, 1);
     let dry = bench.tqhost(&["reload", "p", "--dry-run"]).ok();
-    assert_eq!(dry.stdout, "2 hosts would look at the file of p\n");
+    insta::assert_snapshot!(dry.stdout, @"2 hosts would look at the file of p");
     let looked = bench.tqhost(&["reload", "p", "--dry-run", "--json"]).ok().json();
     assert_eq!(
         (&looked["plugin"], &looked["hosts"], &looked["dry_run"]),
@@ -237,7 +266,7 @@ fn a_reload_lets_all_hosts_try_a_bad_file_again() {
     );
     assert_eq!(orders(&mut bench), BTreeMap::new(), "a look gives no order");
     let ran = bench.tqhost(&["reload", "p"]).ok();
-    assert_eq!(ran.stdout, "2 hosts look at the file of p within seconds\n");
+    insta::assert_snapshot!(ran.stdout, @"2 hosts look at the file of p within seconds");
     failed(&bench, 2, 2);
     // Each is an order of its own, also where the clock of who gave the last one was ahead.
     let far = 1_u64 << 50;
@@ -260,9 +289,10 @@ fn a_plugin_that_only_another_host_has_is_shown_and_ordered() {
     std::fs::write(&other, text).expect("write a configuration");
     let alone = Host::start(&other, "info,tqhost=debug");
     alone.log("tqhost is running");
-    let refused = tqhost(&other, &["plugins", "p"]);
-    let why = "no queue of the configuration and no running host uses a plugin `p`";
-    assert!(refused.code == 2 && refused.stderr.contains(why), "{refused:?}");
+    insta::assert_snapshot!(
+        tqhost(&other, &["plugins", "p"]).ends_with(2).stderr,
+        @"tqhost: no queue of the configuration and no running host uses a plugin `p`"
+    );
     let unknown = http::send(alone.admin(), "POST", "/v1/plugins/p/reload", &[], None);
     assert_eq!((unknown.status, &unknown.json()["code"]), (404, &json!("unknown-plugin")));
 
@@ -272,9 +302,9 @@ fn a_plugin_that_only_another_host_has_is_shown_and_ordered() {
     assert!(shown.contains(&digest(&guest("echo"))[..12]) && shown.contains("CHANGE"), "{shown}");
     let rows = tqhost(&other, &["plugins", "p", "--json"]).ok().json();
     assert_eq!((&rows["plugins"][0]["name"], &rows["plugins"][1]), (&json!("p"), &Value::Null));
-    assert_eq!(
+    insta::assert_snapshot!(
         tqhost(&other, &["reload", "p"]).ok().stdout,
-        "1 host looks at the file of p within seconds\n"
+        @"1 host looks at the file of p within seconds"
     );
     let reloaded = http::send(alone.admin(), "POST", "/v1/plugins/p/reload", &[], None);
     assert_eq!((reloaded.status, &reloaded.json()["hosts"]), (202, &json!(1)));
@@ -288,19 +318,30 @@ fn an_order_that_cannot_be_meant_is_refused_with_the_way_out() {
     let host = bench.host();
     runs(&bench, 1, Some(&guest("echo")), "active");
     let other = digest(b"another");
-    for (args, why) in [
-        (&["rollback", "q", "--why", "x"][..], "no running host uses a plugin \"q\""),
-        (&["rollback", "p", "--why", " "][..], "why: a reason of 1 to 200 characters is needed"),
-        (&["rollback", "p", "--why", "x", "--version", "abc"][..], "is no SHA-256"),
-        (&["rollback", "p", "--why", "x", "--version", &other][..], "runs on no host any more: hosts run"),
-        (&["rollback", "p", "--why", "x", "--version", "00000000"][..], "begins with 00000000"),
-        (&["lift", "p"][..], "no version of it is in quarantine; name the version"),
-        (&["reload", "q"][..], "no running host uses a plugin \"q\""),
-    ] {
+    let told = [
+        &["rollback", "q", "--why", "x"][..],
+        &["rollback", "p", "--why", " "],
+        &["rollback", "p", "--why", "x", "--version", "abc"],
+        &["rollback", "p", "--why", "x", "--version", &other],
+        &["rollback", "p", "--why", "x", "--version", "00000000"],
+        &["lift", "p"],
+        &["reload", "q"],
+    ]
+    .map(|args| {
         let (ran, dry) = (bench.tqhost(args), bench.tqhost(&[args, &["--dry-run"]].concat()));
-        assert!(ran.code != 0 && ran.stderr.contains(why), "{args:?}: {ran:?}");
-        assert_eq!((dry.code, dry.stderr), (ran.code, ran.stderr), "{args:?}");
-    }
+        assert_ne!(ran.code, 0, "{args:?}: {ran:?}");
+        assert_eq!((dry.code, &dry.stderr), (ran.code, &ran.stderr), "{args:?}");
+        ran.stderr
+    });
+    insta::assert_snapshot!(masked(&told.concat(), &[]), @r#"
+    tqhost: no running host uses a plugin "q"
+    tqhost: why: a reason of 1 to 200 characters is needed; hosts show it
+    tqhost: version: "abc" is no SHA-256 in small hexadecimal digits, nor its first 8 digits or more
+    tqhost: version HEX of p runs on no host any more: hosts run HEX
+    tqhost: version: no running host knows a version of plugin p that begins with 00000000
+    tqhost: plugin p: no version of it is in quarantine; name the version
+    tqhost: no running host uses a plugin "q"
+    "#);
     assert_eq!(row(&bench, "p").expect("a row")["state"], "active");
     host.stop();
 }
@@ -319,8 +360,10 @@ fn a_further_version_than_may_be_withdrawn_is_refused_and_lifts_none() {
         let _: u64 = bench.redis("HSET", ("tq:hosts:orders", format!("p/{old}"), order));
     }
     let refused = bench.tqhost(&["rollback", "p", "--version", &digest(&version), "--why", "slow"]);
-    let why = "16 versions of plugin p are withdrawn: lift old ones first";
-    assert!(refused.code == 2 && refused.stderr.contains(why), "{refused:?}");
+    insta::assert_snapshot!(
+        refused.ends_with(2).stderr,
+        @"tqhost: 16 versions of plugin p are withdrawn: lift old ones first"
+    );
     assert_eq!(bench.redis::<u64>("HLEN", "tq:hosts:orders"), 16);
     host.stop();
 }

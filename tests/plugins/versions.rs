@@ -1,5 +1,6 @@
 //! The life of a plugin's version: its self-check, its probation, and the way back if it is bad.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 
@@ -48,7 +49,7 @@ fn a_bad_version_is_rolled_back_under_load_as_if_nothing_had_happened() {
     let host = bench.host();
     let trickle = Trickle::start(&bench, "work", 8);
     trickle.more(10);
-    let mut given_back = 0;
+    let (mut given_back, mut reasons) = (0, BTreeSet::new());
     for (count, bad) in
         ["checks-then-traps", "traps-at-start", "hoards-at-once", "panics"].into_iter().enumerate()
     {
@@ -59,12 +60,7 @@ fn a_bad_version_is_rolled_back_under_load_as_if_nothing_had_happened() {
             (&line["plugin"], &line["level"], line["good"].as_str()),
             (&"p".into(), &"ERROR".into(), Some(&digest(&good)[..12]))
         );
-        assert!(
-            line["reason"]
-                .as_str()
-                .is_some_and(|why| why.starts_with("it spoiled 6 tasks, and 0 ended well; ")),
-            "{bad}: {line}"
-        );
+        reasons.insert(line["reason"].as_str().and_then(|why| why.split("; ").next()).map(str::to_owned));
         trickle.more(30);
         let row = shown(&bench, "the quarantine", |row| row["rolled_back"] == count + 1);
         assert_eq!(
@@ -78,6 +74,10 @@ fn a_bad_version_is_rolled_back_under_load_as_if_nothing_had_happened() {
             Some(host.ended_as("work", "given-back")).filter(|now| *now >= given_back + 6)
         });
     }
+    insta::assert_snapshot!(
+        Vec::from_iter(reasons.into_iter().flatten()).join("\n"),
+        @"it spoiled 6 tasks, and 0 ended well"
+    );
     assert!(
         host.metric(&format!(
             "tqhost_plugin_info{{plugin=\"p\",state=\"quarantined\",version=\"{}\"}}",
@@ -102,20 +102,21 @@ fn a_version_that_loops_is_rolled_back() {
     let host = bench.host();
     let trickle = Trickle::start(&bench, "work", 8);
     trickle.more(10);
-    let loops = [
-        ("loops-at-start", "; timeout: not instantiated within 3s"),
-        ("loops", "; timeout: the handler did not end within 3s: it computed for most of that time"),
-    ];
-    for (count, (bad, why)) in (1..).zip(loops) {
+    let mut reasons = Vec::new();
+    for (count, bad) in (1..).zip(["loops-at-start", "loops"]) {
         let bad = guest(bad);
         put(&bench, "p", &bad);
         let reason = rolled_back(&host, &bad)["reason"].as_str().expect("a reason").to_owned();
-        assert!(reason.ends_with(why), "{reason}");
+        reasons.extend(reason.rsplit_once("; ").map(|(_, why)| why.to_owned()));
         trickle.more(30);
         eventually("those it spoiled are given back", || {
             (host.ended_as("work", "given-back") >= 6 * count).then_some(())
         });
     }
+    insta::assert_snapshot!(reasons.join("\n"), @"
+    timeout: not instantiated within 3s
+    timeout: the handler did not end within 3s: it computed for most of that time
+    ");
     let done = trickle.stop();
     untouched(&mut bench, &done, &[&good]);
     host.until_metric(&reloads("rolled-back"), 2);
@@ -158,23 +159,19 @@ fn a_self_check_that_a_service_holds_up_is_tried_again_and_one_that_says_no_is_n
     });
     assert_eq!(host.logged("plugin cannot be used").len(), 1, "the self-check still waits");
     let line = said(&host, "plugin cannot be used", &new);
-    assert_eq!(
-        (&line["error"], &line["again_in_ms"]),
-        (
-            &"self-check: timeout: it did not end within 10s: it waited for most of that time, \
-                for a service, a clock or other handlers"
-                .into(),
-            &10_000.into()
-        ),
-        "{line}"
+    insta::assert_snapshot!(
+        line["error"].as_str().unwrap_or_default(),
+        @"self-check: timeout: it did not end within 10s: it waited for most of that time, for a \
+          service, a clock or other handlers"
     );
+    assert_eq!(line["again_in_ms"], 10_000, "{line}");
     let id = bench.xadd("p", &[("a", "1")]);
     bench.until("p", &id, "COMPLETED");
     assert_eq!(bench.status("p", &id, "plugin"), label("p", &old));
     let waits = shown(&bench, "when it is tried again", |row| row["retry_at"].is_u64());
     assert_eq!((&waits["state"], &waits["version"]), (&"failed".into(), &digest(&old).into()), "{waits}");
     let text = bench.tqhost(&["plugins", "p"]).ok().stdout;
-    assert!(text.contains("a clock or other handlers (tried again "), "{text}");
+    assert!(text.contains(&format!("{} (", line["error"].as_str().expect("an error"))), "{text}");
 
     service.set_nonblocking(false).expect("a listener that waits");
     std::thread::spawn(move || {
@@ -207,23 +204,23 @@ fn a_version_whose_self_check_fails_gets_no_task() {
     plugins.iter().for_each(|name| bench.install("echo", name));
     let host = bench.host();
     let (old, new) = (guest("echo"), guest("checks-itself"));
-    for (plugin, why) in [
-        ("fail", "self-check: the self-check is told to be `fail`"),
-        ("trap", "self-check: trap: wasm `unreachable` instruction executed"),
-        ("hoard", "self-check: out-of-memory: "),
-        ("loop", "self-check: timeout: it did not end within 10s"),
-    ] {
+    let mut errors = Vec::new();
+    for plugin in plugins[..4].iter().copied() {
         put(&bench, plugin, &new);
         let refused =
             || host.logged("plugin cannot be used").into_iter().find(|line| line["plugin"] == plugin);
         let line = eventually(&format!("{plugin} is refused"), refused);
-        assert!(line["error"].as_str().is_some_and(|error| error.starts_with(why)), "{line}");
+        let error = line["error"].as_str().expect("an error");
+        // Numbers of bytes depend on the compiler, and what a loop waited for on the machine.
+        let error = error.split_inclusive("10s").next().unwrap_or_default().split(' ');
+        let is_size = |word: &str| word.len() > 5 && word.bytes().all(|byte| byte.is_ascii_digit());
+        errors.push(error.map(|word| if is_size(word) { "N" } else { word }).collect::<Vec<_>>().join(" "));
         assert_eq!(line["active"], digest(&old)[..12], "{line}");
         let id = bench.xadd(plugin, &[("a", "1")]);
         bench.until(plugin, &id, "COMPLETED");
         assert_eq!(bench.status(plugin, &id, "plugin"), label(plugin, &old));
         let row = eventually("it is shown", || row(&bench, plugin).filter(|row| row["state"] == "failed"));
-        assert!(row["error"].as_str().is_some_and(|error| error.starts_with(why)), "{row}");
+        assert_eq!(row["error"], line["error"], "{row}");
         let last = last_change(&row);
         assert_eq!(
             (&last["what"], &last["version"]),
@@ -238,6 +235,14 @@ fn a_version_whose_self_check_fails_gets_no_task() {
             "{line}\n{row}"
         );
     }
+    insta::assert_snapshot!(errors.join("\n"), @"
+    self-check: the self-check is told to be `fail`
+    self-check: trap: wasm `unreachable` instruction executed: a panic, an abort or an uncaught \
+        exception without a word; `tqhost try --backtrace` says where
+    self-check: out-of-memory: it asked for N bytes beside N in use; N are granted: memory allocation \
+        of N bytes failed
+    self-check: timeout: it did not end within 10s
+    ");
     put(&bench, "ok", &new);
     eventually("it passes", || {
         host.logged("plugin loaded").into_iter().find(|line| line["digest"] == digest(&new)[..12])
@@ -400,9 +405,10 @@ fn a_task_that_traps_on_every_version_comes_to_its_end() {
     loaded(&host, &next);
     let poison = bench.xadd("work", &[("trap", "yes")]);
     let line = rolled_back(&host, &next);
-    assert!(
-        line["reason"].as_str().is_some_and(|why| why.starts_with("it spoiled 1 task, and 0 ended well")),
-        "{line}"
+    insta::assert_snapshot!(
+        line["reason"].as_str().unwrap_or_default(),
+        @"it spoiled 1 task, and 0 ended well; trap: wasm `unreachable` instruction executed: a panic, \
+          an abort or an uncaught exception without a word; `tqhost try --backtrace` says where"
     );
     let dead = eventually("it is dead", || bench.dead("work").into_iter().nth(1));
     assert_eq!(

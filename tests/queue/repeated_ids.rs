@@ -53,7 +53,7 @@ fn a_repeated_id_gives_no_turn_away() {
     host.until_ended_as("track", "duplicate", 1);
     bench.until("track", "x", "PROCESSING");
     bench.until("track", "y", "PENDING");
-    assert_eq!(bench.status("track", "y", "note"), "waits for its turn");
+    insta::assert_snapshot!(bench.status("track", "y", "note"), @"waits for its turn");
     bench.tqhost(&["cancel", "track", "x"]).ok();
     bench.until("track", "y", "PROCESSING");
     bench.tqhost(&["cancel", "track", "y"]).ok();

@@ -132,8 +132,8 @@ fn a_busy_key_starves_no_other_one() {
         "COMPLETED",
         "it did not wait for all of the busy key"
     );
-    let status = bench.tqhost(&["status", "track", &busy[299]]).ok().stdout;
-    assert!(status.contains("waits for its turn"), "{status}");
+    let waits = bench.tqhost(&["status", "track", &busy[299], "--json"]).ok().json();
+    insta::assert_snapshot!(waits["note"], @r#""waits for its turn""#);
     let counted = bench.tqhost(&["queues", "track", "--json"]).ok().json();
     assert!(counted["held_tasks"].as_u64() > Some(0) && counted["delayed"] == 0, "{counted}");
     bench.all_done("track", &busy);
@@ -307,7 +307,10 @@ fn a_strict_order_takes_no_delays() {
     let host = bench.host();
     let id = bench.xadd("line", &[("a", "1"), ("tq-delay-ms", "5")]);
     bench.until("line", &id, "FAILED");
-    assert!(bench.status("line", &id, "error").contains("takes none with a delay"));
+    insta::assert_snapshot!(
+        bench.status("line", &id, "error"),
+        @"tq-delay-ms: the queue runs its tasks in a strict order, and takes none with a delay"
+    );
     host.stop();
 }
 

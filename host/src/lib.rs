@@ -23,6 +23,7 @@ mod embedded;
 mod field;
 mod file;
 mod guarded;
+mod https;
 mod jobs;
 mod logging;
 mod mask;

@@ -11,8 +11,9 @@ use super::Files;
 /// The folders and files of host/src, lowest first; each imports only those before it. The words that all
 /// share come first, then queues in Redis, handlers in the sandbox, what others see of a host, the plugins,
 /// the loops that join all of these, and last the host as a whole and its commands.
-const ORDER: [&str; 36] = [
+const ORDER: [&str; 37] = [
     "tls",
+    "https",
     "secrets",
     "chain",
     "clock",

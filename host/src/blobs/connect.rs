@@ -1,29 +1,21 @@
-//! The HTTP client of object stores in the network: hyper's own, with rustls.
+//! The HTTP client of object stores in the network.
 //!
-//! In: a request of `object_store`. Out: its response. It follows no redirect and uses no proxy.
+//! In: a request of `object_store`. Out: its response.
 //!
 //! Not here: signing requests and trying them again (`object_store`), the time of a whole call (`blobs`).
 
 use std::error::Error;
 use std::io;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use http_body_util::BodyExt as _;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::HttpConnector as TcpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse,
     HttpResponseBody, HttpService,
 };
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection may be unused.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-const MAX_IDLE: usize = 16;
+use crate::https::{self, HttpsClient};
 
 /// Makes the clients of one store.
 #[derive(Debug, Clone)]
@@ -39,23 +31,12 @@ impl StoreConnector {
 
 impl HttpConnector for StoreConnector {
     fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
-        let mut tcp = TcpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        let https = HttpsConnectorBuilder::new().with_tls_config(self.tls.clone()).https_or_http();
-        let https = https.enable_http1().wrap_connector(tcp);
-        let client = legacy::Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE_TIMEOUT)
-            .pool_max_idle_per_host(MAX_IDLE)
-            .build(https);
-        Ok(HttpClient::new(StoreClient(client)))
+        Ok(HttpClient::new(StoreClient(https::client(self.tls.clone()))))
     }
 }
 
 #[derive(Debug)]
-struct StoreClient(legacy::Client<HttpsConnector<TcpConnector>, HttpRequestBody>);
+struct StoreClient(HttpsClient<HttpRequestBody>);
 
 #[async_trait]
 impl HttpService for StoreClient {

@@ -1,20 +1,41 @@
-//! How far apart two words are, for "did you mean".
+//! The known word that somebody probably meant, for "did you mean".
 //!
-//! Not here: which words are compared (`reader`, `times`, the commands).
+//! Not here: which words are compared (`reader`, `times`, `doctor::strays`, the commands).
 
 /// How many letters must be inserted, removed or changed to turn `a` into `b`; `-` and `_` are equal.
 pub(crate) fn edits(a: &str, b: &str) -> usize {
-    let fold = |c: char| if c == '-' { '_' } else { c.to_ascii_lowercase() };
-    let b: Vec<char> = b.chars().map(fold).collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, a) in a.chars().map(fold).enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in b.iter().enumerate() {
-            let changed = diagonal + usize::from(a != *b);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
+    let fold = |text: &str| text.to_ascii_lowercase().replace('-', "_");
+    strsim::levenshtein(&fold(a), &fold(b))
+}
+
+/// The known word that `word` was probably meant to be.
+pub(crate) fn nearest<'k>(word: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+    let near = known.map(|known| (edits(word, known), known)).filter(|(edits, _)| *edits <= most_edits(word));
+    if word.len() > 64 { None } else { near.min().map(|(_, known)| known) }
+}
+
+/// The most edits that may still be a slip.
+pub(super) fn most_edits(word: &str) -> usize {
+    (word.len() / 3).clamp(1, 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_word_is_found() {
+        let known = ["max_retries", "lease", "timeout", "max_crashes"];
+        let table = [
+            ("max-retries", Some("max_retries")),
+            ("maxRetries", Some("max_retries")),
+            ("leese", Some("lease")),
+            ("retries", None),
+            ("timeuot", Some("timeout")),
+            ("colour", None),
+        ];
+        for (word, meant) in table {
+            assert_eq!(nearest(word, known.into_iter()), meant, "{word}");
         }
     }
-    row[b.len()]
 }

@@ -71,7 +71,7 @@ pub(crate) use schema::schema;
 pub(crate) use secret::Secret;
 pub(crate) use store::{BlobSettings, BlobStore, Bucket};
 
-pub(crate) use edits::edits;
+pub(crate) use edits::{edits, nearest};
 pub(crate) use names::{check_name, hash_tag};
 
 #[cfg(test)]

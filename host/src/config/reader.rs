@@ -20,7 +20,7 @@ use std::str::FromStr;
 use toml::de::DeValue;
 
 use super::bounded::{self, Bounded};
-use super::edits::edits;
+use super::edits::nearest;
 use super::keys::{Key, Keys, REQUIRED, Values};
 use super::problem::{Problem, line_of};
 use super::units::show_text;
@@ -390,37 +390,12 @@ fn join(parent: &str, name: &str) -> String {
     if parent.is_empty() { name } else { format!("{parent}.{name}") }
 }
 
-/// The known key that `name` was probably meant to be.
-fn nearest(name: &str, known: impl Iterator<Item = &'static str>) -> Option<&'static str> {
-    let allowed = (name.len() / 3).clamp(1, 3);
-    if name.len() > 64 {
-        return None;
-    }
-    known.map(|key| (edits(name, key), key)).filter(|(edits, _)| *edits <= allowed).min().map(|(_, key)| key)
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::keys::{ADMIN, LIST, SCHEDULE, TOKEN};
     use super::super::model::{AccessRole, HistogramForm};
     use super::super::rules::{Items, Missed};
     use super::*;
-
-    #[test]
-    fn the_nearest_key_is_found() {
-        let known = ["max_retries", "lease", "timeout", "max_crashes"];
-        let table = [
-            ("max-retries", Some("max_retries")),
-            ("maxRetries", Some("max_retries")),
-            ("leese", Some("lease")),
-            ("retries", None),
-            ("timeuot", Some("timeout")),
-            ("colour", None),
-        ];
-        for (name, meant) in table {
-            assert_eq!(nearest(name, known.into_iter()), meant, "{name}");
-        }
-    }
 
     #[test]
     fn keys_that_need_quotes_get_them() {

@@ -15,7 +15,7 @@ use croner::parser::{CronParser, Seconds, Year};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 
-use super::edits::edits;
+use super::edits::{edits, most_edits};
 
 const MAX_EXPRESSION_BYTES: usize = 256;
 const NICKNAMES: [&str; 6] = ["@hourly", "@daily", "@weekly", "@monthly", "@yearly", "@annually"];
@@ -154,7 +154,7 @@ pub fn parse_zone(text: &str) -> Result<TimeZone, String> {
     {
         return Ok(zone);
     }
-    let far = (text.len() / 3).clamp(1, 3);
+    let far = most_edits(text);
     // The name as a whole or only its place.
     let distance = |name: &str| {
         let place = name.rsplit_once('/').map_or(usize::MAX, |(_, place)| edits(place, text));

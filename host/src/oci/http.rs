@@ -1,8 +1,7 @@
-//! Requests to registries: hyper's client with rustls, as for object stores.
+//! Requests to registries.
 //!
-//! In: a url and a call. Out: the answer, whose body is read in parts or up to a limit. The client uses no
-//! proxy. It follows redirects only if it is asked to: a few, without credentials, and never from TLS to
-//! plain HTTP.
+//! In: a url and a call. Out: the answer, whose body is read in parts or up to a limit. Redirects are
+//! followed only if the caller asks for it: a few, without credentials, and never from TLS to plain HTTP.
 //!
 //! Not here: credentials (`auth`), the meaning of an answer (`repository`).
 
@@ -13,25 +12,18 @@ use http::header::{AUTHORIZATION, LOCATION, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde::Deserialize;
 use url::Url;
 
 use super::call::{Call, OciError, TRANSFER};
 use crate::chain::chain;
+use crate::https::{self, HttpsClient};
 use crate::tls::{self, Trust};
 
-/// How long a connection attempt may take.
-const CONNECT: Duration = Duration::from_secs(5);
 /// The longest time from a request without a body to the head of its answer.
 const HEAD: Duration = Duration::from_secs(30);
 /// The longest time between two parts of a body.
 const PART: Duration = Duration::from_secs(30);
-/// How long a connection without requests is kept.
-const IDLE: Duration = Duration::from_secs(30);
 const MAX_REDIRECTS: usize = 3;
 /// The most bytes of an answer with an error.
 const MAX_ERROR: u64 = 8 << 10;
@@ -40,7 +32,7 @@ const MAX_CODE: usize = 40;
 
 /// The client of all registries. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct RegistryHttp(legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>);
+pub(crate) struct RegistryHttp(HttpsClient<Full<Bytes>>);
 
 /// The head of an answer, and its body, of which nothing is read yet.
 pub(super) struct Answer {
@@ -64,17 +56,7 @@ impl RegistryHttp {
     pub(crate) fn new() -> Result<RegistryHttp, OciError> {
         let tls = tls::client(&Trust::SystemAnd(&[]), None);
         let tls = tls.map_err(|error| OciError::lasting(tls::unusable(&error)))?;
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(CONNECT));
-        let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
-        let https = https.enable_http1().wrap_connector(tcp);
-        let client = legacy::Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE)
-            .build(https);
-        Ok(RegistryHttp(client))
+        Ok(RegistryHttp(https::client(tls)))
     }
 
     /// Sends a call, and waits for the head of its answer. An answer with any status is no error.

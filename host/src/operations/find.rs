@@ -3,7 +3,7 @@
 use futures_util::{StreamExt, stream};
 
 use super::error::{OperationError, OperationResult};
-use crate::config::{QueueRules, edits};
+use crate::config::{QueueRules, nearest};
 use crate::queue::repeat::patiently;
 use crate::queue::{Link, Queue};
 
@@ -37,11 +37,7 @@ pub(crate) async fn find_everywhere(queues: &[QueueRules], link: &Link, name: &s
 }
 
 fn unknown_queue(name: &str, names: &[&str]) -> String {
-    let allowed = (name.len() / 3).clamp(1, 3);
-    let nearest =
-        if name.len() > 64 { None } else { names.iter().map(|known| (edits(name, known), *known)).min() };
-    let meant =
-        nearest.filter(|(edits, _)| *edits <= allowed).map(|(_, known)| format!("; did you mean {known}?"));
+    let meant = nearest(name, names.iter().copied()).map(|known| format!("; did you mean {known}?"));
     format!(
         "no queue {name:?} is configured{} Configured: {}",
         meant.as_deref().unwrap_or("."),

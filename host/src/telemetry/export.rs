@@ -17,10 +17,6 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, DATE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::HttpConnector as TcpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
 use opentelemetry_proto::tonic::collector::trace::v1::{
@@ -39,6 +35,7 @@ use super::span::{Span, attribute};
 use super::traces::{SpanCounts, Traces};
 use crate::chain::chain;
 use crate::config::Telemetry;
+use crate::https::{self, HttpsClient};
 use crate::tls::{self, Trust};
 
 /// Spans that may wait. A span takes about a kilobyte, and one with all the links that it may have takes 5.
@@ -47,7 +44,6 @@ const ROOM: usize = 8192;
 const BATCH: usize = 512;
 /// How long the first span of a request waits for others.
 const GATHER: Duration = Duration::from_millis(500);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long one request may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause after the first try of a request. Each further pause is twice as long, up to [`LONGEST_PAUSE`].
@@ -90,7 +86,7 @@ impl TraceExport {
 
 /// Sends the spans of a queue.
 struct Exporter {
-    client: legacy::Client<HttpsConnector<TcpConnector>, Full<Bytes>>,
+    client: HttpsClient<Full<Bytes>>,
     uri: Uri,
     headers: HeaderMap,
     resource: Resource,
@@ -115,16 +111,8 @@ impl Exporter {
         spans: mpsc::Receiver<Span>,
         counts: Arc<SpanCounts>,
     ) -> anyhow::Result<Exporter> {
-        let mut tcp = TcpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
         let tls = tls::client(&Trust::SystemAnd(&settings.ca), None)
             .context("cannot use TLS for telemetry.otlp")?;
-        let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
-        let client = legacy::Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_max_idle_per_host(1)
-            .build(https.enable_http1().wrap_connector(tcp));
         let mut headers = HeaderMap::new();
         for (name, value) in &settings.headers {
             let mut value = HeaderValue::try_from(value.expose())?;
@@ -137,6 +125,7 @@ impl Exporter {
             vec![text("service.name", &settings.service), text("service.version", env!("CARGO_PKG_VERSION"))];
         attributes.extend(instance.map(|instance| text("service.instance.id", instance)));
         let resource = Resource { attributes, ..Resource::default() };
+        let client = https::client(tls);
         Ok(Exporter { client, uri: settings.otlp.parse()?, headers, resource, spans, counts, told: None })
     }
 

@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use order::foundations;
-use words::{comments, fences};
+use words::{comments, fences, sentences};
 
 /// The most lines that a file of the host may have.
 const MAX_LINES: usize = 600;
@@ -74,6 +74,11 @@ fn no_type_of_the_host_hides_one_of_the_standard_library() {
 #[test]
 fn the_fuzzer_is_locked_to_what_the_host_depends_on() {
     check(fuzz_lock);
+}
+
+#[test]
+fn no_test_looks_for_a_sentence() {
+    check(sentences);
 }
 
 #[test]
@@ -152,7 +157,7 @@ fn the_licences_of_all_dependencies_are_allowed() {
 fn every_rule_can_fail() {
     let wide = "x".repeat(MAX_COLUMNS + 1);
     let long = "        x();\n".repeat(MAX_FUNCTION_LINES - 1);
-    let wrong: [(Rule, &str, &str); 50] = [
+    let wrong: [(Rule, &str, &str); 52] = [
         (page_links, "host/src/dashboard/x.rs", "a href=\"/x\" {}\n"),
         (page_links, "host/src/dashboard/x.rs", "Redirect::to(\"/x\")\n"),
         (headers, "host/src/x.rs", "use std::fs;\n"),
@@ -199,6 +204,12 @@ fn every_rule_can_fail() {
         (comments, "host/src/x.rs", "//! x\n/// What is read.\n"),
         (comments, "host/src/x.rs", "//! x\n    fn who_runs() {}\n"),
         (comments, "host/src/queue/scripts/x.lua", "-- Of each task.\n"),
+        (sentences, "tests/x.rs", "assert!(text.contains(\"it is not there any more\"));\n"),
+        (
+            sentences,
+            "host/src/x.rs",
+            "#[cfg(test)]\nassert!(text.starts_with(\"Nobody is, so far, here\"))\n",
+        ),
         (guests, "plugins/testing/undescribed.rs", ""),
         (guests, "plugins/testing/README.md", "| `nowhere` | does | becomes |\n"),
         (guests, "plugins/testing/unused.rs", ""),

@@ -113,8 +113,8 @@
     told.textContent = isPaused ? "as of " + now() : text;
   };
 
-  // A part that somebody uses at present stays as it is: a pressed button of the mouse, a field, a chosen box,
-  // a selected text, an unfolded log. A table that has been clicked has the focus, and goes on changing.
+  // A part that somebody uses at present stays as it is: a pressed button of the mouse, a field, a chosen
+  // box, a selected text, an unfolded log. A table that has been clicked has the focus, and goes on changing.
   const isInUse = (part) => {
     const at = getSelection();
     const isSelected = at && !at.isCollapsed && at.anchorNode && part.contains(at.anchorNode);

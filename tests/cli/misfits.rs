@@ -40,7 +40,7 @@ fn a_key_of_another_type_is_told_with_its_queue_and_the_way_out() {
         @r#"{"error":"wt holds a string, not a stream: `tqhost adopt wt` says what can be done"}"#
     );
     let found = bench.tqhost(&["adopt", "wt", "--json"]).ok().json();
-    assert_eq!(found["items"][0]["kind"], "wrong-type", "{found}");
+    assert_eq!(found["found"][0]["kind"], "wrong-type", "{found}");
 }
 
 #[test]

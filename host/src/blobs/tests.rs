@@ -88,10 +88,10 @@ async fn no_link_leads_out_of_the_folder() {
     }
     told.dedup();
     insta::assert_snapshot!(told.join("\n"), @r"
-    DIR/p/linked is a symbolic link: put a file or a folder there
-    DIR/p/file is a symbolic link: put a file or a folder there
-    DIR/p/new is a symbolic link: put a file or a folder there
-    DIR/q is a symbolic link: put a file or a folder there
+    the object store cannot be used: DIR/p/linked is a symbolic link: put a file or a folder there
+    the object store cannot be used: DIR/p/file is a symbolic link: put a file or a folder there
+    the object store cannot be used: DIR/p/new is a symbolic link: put a file or a folder there
+    the object store cannot be used: DIR/q is a symbolic link: put a file or a folder there
     ");
     assert_eq!(fs::read_to_string(other.path().join("secret")).expect("the file"), "hunter2");
     assert_eq!(fs::read_dir(other.path()).expect("the folder").count(), 1);

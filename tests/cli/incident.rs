@@ -82,12 +82,15 @@ fn an_incident_is_found_and_repaired_by_commands() {
     assert_eq!(counts, [&(WAITING - 2).to_string(), "2", &FAILED.to_string()], "{seen}");
     // All of them are of one version.
     let found = shows(causes);
+    assert!(found.contains(&format!("{FAILED} of {FAILED} ")), "{found}");
     assert!(row(&found, &version).contains(&&*FAILED.to_string()), "{found}");
-    shows(withdraw);
+    let starts = shows(withdraw);
+    assert!(starts.contains("starts on 1 host"), "{starts}");
     // The page says to repeat it until the version before is there.
     let before = &label("mail", &good)["mail@".len()..];
     eventually("the good version is back", || row(&shows(look), "mail").contains(&before).then_some(()));
-    shows(requeue);
+    let requeued = shows(requeue);
+    assert!(requeued.contains(&format!("{FAILED} ")) && requeued.contains(" requeued"), "{requeued}");
     // Attempts of the bad version still wait for the service.
     web.open_held();
     let mut watching = shell.command(&format!("exec {watch}")).stdout(Stdio::piped()).spawn().expect("run");

@@ -119,7 +119,10 @@ fn a_child_is_settled_once_its_flow_can_be_joined() {
     let _: () = bench.redis("SET", ("join", "somebody else's"));
     bench.tqhost(&["resume", "part"]).ok();
     eventually("the settlement is refused", || {
-        let says = |line: &Value| line["error"].to_string().contains("TQTYPE join ");
+        let says = |line: &Value| {
+            let error = line["error"].to_string();
+            error.contains("TQTYPE join ") && error.contains(" string")
+        };
         host.logged("a call to Redis failed").iter().any(says).then_some(())
     });
     eventually("the child has run", || (bench.places("part").pending == 1).then_some(()));

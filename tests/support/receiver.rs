@@ -137,8 +137,9 @@ pub fn takes_tasks(command: impl Fn() -> Command) {
     let id = bench.xadd("work", &[("content", "text")]);
     bench.until("work", &id, "FAILED");
     let error = bench.status("work", &id, "error");
-    // The application explains it in words of its own.
-    insta::assert_snapshot!(error.split_inclusive("(401)").next().unwrap_or_default(), @"");
+    // The application explains it in words of its own, behind that.
+    let (told, _) = error.split_once("(401)").expect("the status of the answer");
+    insta::assert_snapshot!(told, @"retry: the application refuses the request");
     assert!(receiver.about(&id).is_empty());
     host.stop();
 }

@@ -276,8 +276,8 @@ keys! {
             "how long a failed task waits for its next attempt";
         max_deferrals: Integer(0, 100_000) = "6", "how often a handler may defer a task";
         max_crashes: Integer(1, 1_000) = "2",
-            "once this number of hosts, or two, have died while they ran the task, it runs alone; if a \
-            host dies then, too, and this number is reached, it is dead";
+            "once two hosts (or this number, if it is smaller) have died while they ran the task, it runs \
+            alone; if a host dies then, too, and this number is reached, it is dead";
         max_backlog: Integer(1, 1_000_000_000) = "100000",
             "queued, delayed, held and running tasks beyond which `tqhost enqueue` is refused; a plain \
             XADD is not, and nothing is trimmed";
@@ -447,7 +447,7 @@ keys! {
             "largest number of tasks that one instance runs at the same time";
         warm: Integer(1, 256) = "4",
             "largest number of instances of the plugin that wait for a task, in this host; more may run; \
-            without `concurrent` there is no default";
+            required without `concurrent`";
         max_tasks: Integer(1, 1_000_000) = "1000", "number of tasks after which an instance is dropped";
     }
     SECRET "## Secrets" {

@@ -79,7 +79,8 @@ impl TaskList {
 impl ListedTask {
     fn new(queue: &Queue, task: FoundTask, with_fields: bool, mask: &FieldMask) -> ListedTask {
         let columns = columns(queue, &task.fields, mask);
-        let FoundTask { entry, summary, reason, idle_ms, fields, .. } = task;
+        let FoundTask { entry, mut summary, reason, idle_ms, fields, .. } = task;
+        summary.error = summary.error.filter(|error| !error.is_empty());
         let fields = with_fields.then(|| FieldView::all(&fields));
         ListedTask { summary, entry, reason, idle_ms, fields, columns }
     }

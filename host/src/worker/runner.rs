@@ -149,7 +149,7 @@ async fn settle_stopped(shared: &SharedQueue, version: &Version, tasks: Vec<Owne
     shared.holding.stopped(tasks.iter().map(|(task, _)| task.entry.as_str())).await;
     for (task, owned) in tasks {
         let is_lost = owned.is_lost();
-        // The log has a line about a cancelled one already.
+        // About a cancelled one there is a line already, or there will be when it is settled.
         if is_lost
             && !owned.is_cancelled()
             && let Some(more) = shared.notices.admit(NoticeKind::Lost)

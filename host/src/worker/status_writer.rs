@@ -57,7 +57,7 @@ impl StatusWriter {
         // An attempt that has ended meanwhile is not in the table any more, and its own settlement counts.
         match begun {
             Begun::Owned { .. } => {}
-            Begun::Cancelled if shared.inflight.mark_lost(&task.id) => {
+            Begun::Cancelled if shared.inflight.mark_cancelled(&task.id) => {
                 shared.count_cancelled(&task.task_id);
             }
             Begun::Duplicate if shared.inflight.mark_lost(&task.id) => {

@@ -146,7 +146,7 @@ fn detail(job: &BulkJob, paint: Paint) -> String {
         ("looked at", format!("{} of {}", job.examined, job.places.max(job.examined))),
         ("who", text::escape(&job.who)),
     ];
-    // An import from a file is from itself.
+    // The job of an import from a file names itself, as nothing is undone by it.
     let undoes = job.from.as_ref().filter(|from| **from != job.id);
     lines.extend(undoes.map(|from| ("undoes", from.clone())));
     let now = now_ms();

@@ -287,7 +287,11 @@ fn tasks(queue: &Queue, found: &Remains) -> Vec<AdoptItem> {
     AdoptItem::non_zero([
         AdoptItem::new(AdoptKind::Waiting, found.waiting, unread),
         AdoptItem::new(AdoptKind::ListItems, found.items, listed),
-        AdoptItem::new(AdoptKind::Running, found.running, "tasks run on hosts, or are left by some"),
+        AdoptItem::new(
+            AdoptKind::Running,
+            found.running,
+            "tasks run on hosts, or were left by hosts that ended",
+        ),
         pending(queue, found),
         AdoptItem::new(AdoptKind::LostPending, found.foreign.gone, gone),
     ])
@@ -298,7 +302,7 @@ fn outside(queue: &Queue, found: &Remains, orders: &AdoptOrders) -> Vec<AdoptIte
     let list = queue.rules.list.as_ref().map_or("", |list| list.key.as_str());
     let what = "messages were taken by workers of Celery, and not acknowledged";
     let item = AdoptItem::new(AdoptKind::Unacked, found.outside.unacked, what);
-    let may_work = found.outside.taken_ms.is_some_and(|ms| u128::from(ms) < MAY_WORK.as_millis());
+    let may_work = found.outside.taken_ms_ago.is_some_and(|ms| u128::from(ms) < MAY_WORK.as_millis());
     let taken = match may_work && !orders.are_stopped {
         true => item
             .with_step("stop the workers, and let them end what they run; add --stopped if they are stopped")

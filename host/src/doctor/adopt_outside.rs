@@ -24,7 +24,7 @@ pub(super) struct Outside {
     /// Messages of this queue that workers of Celery have taken.
     pub unacked: u64,
     /// How long ago (ms) a worker of Celery took the last message of any queue.
-    pub taken_ms: Option<u64>,
+    pub taken_ms_ago: Option<u64>,
     /// The sorted sets of Sidekiq with the numbers of jobs in them, for all queues.
     pub later: Vec<(String, u64)>,
 }
@@ -70,7 +70,7 @@ impl Queue {
         let rows = self.shaped(WHAT, reply::array(self.link.command(WHAT, &last).await?))?;
         if let Some(score) = rows.into_iter().nth(1) {
             let seconds: f64 = self.shaped(WHAT, reply::text(score))?.parse().unwrap_or_default();
-            found.taken_ms = Some(self.now_ms().await?.saturating_sub((seconds * 1000.0) as u64));
+            found.taken_ms_ago = Some(self.now_ms().await?.saturating_sub((seconds * 1000.0) as u64));
         }
         Ok(found)
     }

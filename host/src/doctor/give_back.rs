@@ -29,7 +29,7 @@ use crate::queue::turns::HELD;
 use crate::queue::{Queue, QueueResult, Status};
 
 /// For calls that name members of the delayed tasks: which entries are given back does not matter there.
-const NO_ENTRIES: &str = "pending";
+const ANY: &str = "pending";
 /// Tasks in one step.
 const PAGE: usize = 100;
 /// One call looks at no more entries once those that it has looked at reach this many bytes.
@@ -357,8 +357,9 @@ impl Queue {
     async fn return_all(&self, early: bool, are_stopped: bool) -> QueueResult<Returned> {
         let lease = if are_stopped { Duration::ZERO } else { self.rules.lease };
         let terms = Terms { early, lease, only_looks: false };
-        // Each step leaves out the tasks that a later step takes, and only the last step at a place counts
-        // the tasks that are left there.
+        // The first steps take tasks that must come before or after others, and leave the rest of their place
+        // to the last step there. That one also counts what cannot be given: so the delayed tasks are gone
+        // through with the held ones again, though these have been given back.
         let (earlier, mut all);
         if self.rules.list.is_some() {
             earlier = self.return_entries("unread", terms).await?.given + self.return_held(terms).await?;
@@ -387,7 +388,7 @@ impl Queue {
                 .map(|(member, _)| member)
                 .collect();
             for some in members.chunks(PAGE) {
-                all.add(&self.return_these(some, NO_ENTRIES, terms).await?);
+                all.add(&self.return_these(some, ANY, terms).await?);
             }
             cursor = self.shaped(WHAT, reply::text(next))?;
             if cursor == START {
@@ -413,7 +414,7 @@ impl Queue {
             from = [b"(", end.as_slice()].concat();
             // A track has members of tasks that are held, which are delayed tasks by the same name, and of
             // tasks that have their turn. The script passes over the latter, which are no delayed tasks.
-            given += self.return_these(&members, NO_ENTRIES, terms).await?.given;
+            given += self.return_these(&members, ANY, terms).await?.given;
         }
     }
 
@@ -465,7 +466,8 @@ impl Queue {
         for reply in self.link.scripts(WHAT, &calls).await? {
             removed += self.shaped(WHAT, reply::count(&reply?))?;
         }
-        // Nobody waits for a turn any more. Turns are left whose tasks somebody has deleted.
+        // Without delayed and held tasks nobody waits for a turn. The turns that are left are of tasks that
+        // somebody has deleted.
         let count = redis::cmd("ZCARD").arg(&self.keys.delayed).to_owned();
         if self.shaped(WHAT, reply::count(&self.link.command(WHAT, &count).await?))? == 0 {
             let turns = redis::cmd("UNLINK").arg(&self.keys.owners).arg(&self.keys.tracks).to_owned();

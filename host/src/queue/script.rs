@@ -190,8 +190,9 @@ scripts! {
 /// The names that all scripts share.
 static SHARED_NAMES: LazyLock<Layout> = LazyLock::new(|| Layout::of(&layout::head(SHARED[0])));
 
-/// The text that stands in front of every script. [`layout::with_readers`] returns a text in which each
-/// `read_…` of a part has its Lua code, and the layouts of these parts.
+/// The text that stands in front of every script. Scripts read parts of a call, such as one attempt of many,
+/// into tables ([`Part`]): [`layout::with_readers`] adds the Lua function that does so to the text, and
+/// returns the layouts of these parts, too.
 static SHARED_TEXT: LazyLock<String> = LazyLock::new(|| {
     let texts: Vec<String> = SHARED.iter().map(|text| layout::with_readers(text).0).collect();
     SHARED_NAMES.declared(None) + &texts.join("\n")
@@ -226,7 +227,7 @@ impl Declared {
     }
 
     /// The functions of the script, and the text of a call. The variables of the call are declared in front
-    /// of the functions, if the script has functions.
+    /// of the functions, which see them then; without functions, they are local to the call.
     fn texts(&self) -> [String; 2] {
         let (text, _) = layout::with_readers(self.body);
         let (functions, call) = text.split_once(BEGIN_CALL).expect("each script marks where its call begins");
@@ -281,8 +282,8 @@ impl Script {
 #[derive(Debug, Clone, Default)]
 struct NamedWords {
     words: Cmd,
-    /// The name of each word; a list, or a part of a call, has one name for all its words. Empty in release
-    /// builds.
+    /// The name of each word. All words of a list that begins with its length ([`ScriptCall::list`]), or of a
+    /// part of a call, have one name together. Empty in release builds.
     names: Vec<&'static str>,
 }
 

@@ -91,8 +91,9 @@ pub struct Ending {
     plugin: Arc<str>,
     /// How long the attempt ran. None: it did not run.
     ran: Option<Duration>,
-    /// Whether the task may have a status already. A task whose id is that of its entry has no status before
-    /// it is begun or parked.
+    /// Whether the attempt needs the long form because the task may have a status or another owner, or its
+    /// queue has rules for its end. A task whose id is that of its entry has no status before it is begun or
+    /// parked, and no other owner before half of its lease is over.
     is_known: bool,
     /// The task's idempotency key.
     key: Option<Vec<u8>>,
@@ -157,8 +158,8 @@ impl Ending {
         }
     }
 
-    /// The record to keep of an attempt that failed, or that asked to be deferred. None: it did neither, or
-    /// the handler did not run.
+    /// The record to keep of an attempt that failed. None: it did not, or has no record, such as one that is
+    /// deferred.
     fn record(&self) -> Option<&AttemptRecord> {
         let is_recorded = matches!(self.subject, EndingSubject::Task(_))
             && match self.settlement {
@@ -176,7 +177,8 @@ impl Ending {
         is_first && !self.is_known && self.key.is_none() && self.ran.is_some() && self.kept_bytes.is_none()
     }
 
-    /// Whether `settle.lua` gets it in a short form, and settles it before the attempts in the long form.
+    /// Whether `settle.lua` gets it in a short form, and settles it before the attempts in the long form. In
+    /// a call with plain attempts of another plugin, it is in the long form, too.
     pub fn is_short(&self) -> bool {
         self.form().is_short()
     }
@@ -381,6 +383,7 @@ impl Queue {
             None => Ok(Settled::Done),
             Some(Value::Int(2)) => Ok(Settled::Duplicate),
             Some(Value::Int(3)) => Ok(Settled::Unfinished),
+            // 0: another consumer settled or owns the task.
             Some(Value::Int(_)) => Ok(Settled::Overtaken),
             Some(why) => {
                 let why = self.shaped(WHAT, reply::text(why))?;

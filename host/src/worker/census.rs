@@ -16,8 +16,8 @@ use super::shared::SharedQueue;
 use crate::queue::QueueResult;
 use crate::queue::stand::StreamStand;
 
-/// How often the figures are read. Those of an empty queue that rests are not read: only the number of its
-/// dead letters can change before it wakes.
+/// How often the figures are read. Those of an empty queue that rests are read less often: only the number of
+/// its dead letters can change before it wakes.
 const EVERY: Duration = Duration::from_secs(5);
 
 /// How often the log has other consumer groups while nobody confirms them.
@@ -62,7 +62,7 @@ impl CensusTaker {
                 } else if let Err(error) = self.look_at_stream(&mut noticed).await {
                     tracing::debug!(queue = self.shared.name.as_ref(), %error, "no look at the stream");
                 }
-                // This ends when the queue wakes, and also when its resting host takes its next look.
+                // Until the queue wakes, or its fetcher has looked whether it should (`idle`).
                 if rests_empty {
                     let _ = rest.changed().await;
                 }

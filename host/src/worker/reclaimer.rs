@@ -104,7 +104,7 @@ impl Reclaimer {
             return Ok(AS_USUAL);
         }
         let mut from = "-".to_owned();
-        // The look passes over entries with a valid lease, for which a claim would have to wait for permits.
+        // `abandoned` passes over entries with a valid lease without a permit, and a claim needs permits.
         while !from.is_empty() {
             let abandoned = shared.queue.abandoned(&from, shared.queue.rules.lease, MAX_BATCH).await?;
             if abandoned.is_empty() {
@@ -160,18 +160,21 @@ impl Reclaimer {
     ) -> QueueResult<String> {
         let (shared, first) = (&self.shared, &abandoned[0].id);
         let claiming = shared.claiming.lock().await;
+        // A consumer that lived on after an entry's last heartbeat for the time `outlived` is no dead host:
+        // the lost task counts no crash.
         let found = shared.queue.reclaim(&shared.consumer, first, places, shared.queue.outlived()).await;
         // If the reply was lost, this host may own entries that it did not receive. The fetcher looks for
         // them.
         let found = found.inspect_err(|_| shared.unseen.store(true, Ordering::Release))?;
+        // Entries that somebody deleted while they were pending.
         shared.end_lost(&found.lost).await;
         arrivals::note_held(shared, &found.held).await;
         // This host may still run some of these tasks, if it could not renew their leases.
         let tasks = found.entries.iter().filter(|entry| !shared.inflight.contains(&entry.id)).count();
         // Attempts that ended with their hosts are read now, since the tasks overwrite them when they begin,
         // and are noted below, once the tasks have begun.
-        let lost = shared.queue.lost_attempts(&found.entries, abandoned);
-        let lost = Box::pin(in_time(shared, lost)).await.unwrap_or_default();
+        let attempts = shared.queue.lost_attempts(&found.entries, abandoned);
+        let attempts = Box::pin(in_time(shared, attempts)).await.unwrap_or_default();
         if tasks > 0 {
             shared.metrics.reclaimed.inc_by(tasks as u64);
             let queue = shared.name.as_ref();
@@ -182,8 +185,8 @@ impl Reclaimer {
         intake::admit(shared, &version, found.entries, intake::Delivery::Repeated, permits).await;
         drop(claiming);
         shared.queue.give_places_back(rate, places.saturating_sub(tasks)).await?;
-        if !lost.is_empty() {
-            Box::pin(in_time(shared, note_lost(shared, &lost))).await;
+        if !attempts.is_empty() {
+            Box::pin(in_time(shared, note_lost(shared, &attempts))).await;
         }
         right.end(claimed).await;
         Ok(if is_probe { String::new() } else { found.cursor })

@@ -1,8 +1,9 @@
 //! Runs claimed tasks from start to settlement: one, or a batch that its handler takes in one call.
 //!
 //! In: tasks that this host owns. Out: one settlement for each task that this host still owns. A task is lost
-//! when its lease is, or when a cancel has ended it. If that is noticed while its handler runs, there is no
-//! settlement; a task that was lost before, is released, which does nothing if somebody else owns it now.
+//! when its lease is, or when a cancel has ended it (in queues with limits, this host still owns a cancelled
+//! task and settles it). If the loss is noticed while its handler runs, there is no settlement. A task that
+//! was lost before is released, which does nothing if somebody else owns it now.
 //!
 //!     claimed ─▶ sandbox ─▶ one Outcome per task ─▶ settle::decide ─▶ settler
 //!        ▲          └ a failed batch, or a task whose instance another task made fail: run again, one by one
@@ -163,8 +164,8 @@ async fn settle_stopped(shared: &SharedQueue, version: &Version, tasks: Vec<Owne
         }
         let decision = match owned.is_cancelled() && !is_lost {
             true => settle::cancelled(&task),
-            // This host stops, or the task was lost before it began. If no host has taken a lost one over, it
-            // need not wait for the end of another lease then.
+            // This host stops, or the task was lost before it began. A lost task that no host has taken over
+            // yet is free at once by that, and not only when its lease has ended.
             false => settle::release(&task),
         };
         shared.settle_unrun((task, owned), &version.label(), decision).await;
@@ -208,8 +209,8 @@ fn trace_ends(
     }
 }
 
-/// Whether no other attempt can follow. An attempt that completed still fails if Redis refuses its effects or
-/// its result.
+/// Whether the task is completed, whatever Redis says: an attempt still fails if Redis refuses its effects or
+/// its large result.
 fn is_over(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Completed { result, effects: None } if !is_large(result.as_deref()))
 }

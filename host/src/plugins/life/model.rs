@@ -213,8 +213,8 @@ impl World {
             }
         }
         if let LifeEvent::Judged(version, ProbationVerdict::Bad(_)) = &event {
-            // As `found_bad`: of the version on probation; or, once that is gone with its file and the good
-            // one serves until its tasks end, the late verdict about it.
+            // As `found_bad`: of the version on probation; or, once its file is gone and nothing serves, the
+            // late verdict about it, unless it is the good one.
             let is_banned = match &was_serving {
                 Serving::Probation(new, _) => new.digest == version.digest,
                 Serving::Draining(good) => good.digest != version.digest,
@@ -241,6 +241,7 @@ impl World {
                 LifeEvent::Withdrawn(withdrawal) => withdrawal.digest == before.digest,
                 _ => false,
             };
+            // One with the same digest is the same version, whichever size was noted of it.
             if !may_let_go && after.is_none_or(|after| after.digest != before.digest) {
                 self.wrong = Some(LET_GO);
             }
@@ -302,7 +303,7 @@ impl World {
         self.ended.iter_mut().for_each(|(load, ..)| *load = renumbered(*load));
     }
 
-    /// The watcher looks at the file, and before its first look for what an earlier start has noted.
+    /// The watcher looks at the file. Before its first look, it reads the notes of an earlier start.
     fn look(&mut self) {
         if !self.life.is_recalled {
             self.tell(LifeEvent::Recalled(self.noted.clone()), None);
@@ -369,8 +370,9 @@ impl World {
             (Candidate::Taken, Kind::Fine | Kind::Spoils | Kind::Doubtful) => {
                 self.active.is_some_and(|active| active.content == content)
             }
-            // The good version serves in its place, if there is one that may. Nothing puts a fine content
-            // there but a quarantine of an operator.
+            // A content is in quarantine by the host's verdict or by an operator's order (`life.banned`). The
+            // good version serves in its place, if there is one that may. Only an operator puts a fine
+            // content there.
             (Candidate::Quarantined, kind) => {
                 let quarantine = self.life.banned(&digest(content));
                 let may_serve = |good: &Good| !self.life.is_in_quarantine(&good.digest);

@@ -16,6 +16,9 @@ pub(super) const REQUIRED: &str = "required";
 /// The largest number of tables with names where nothing bounds it.
 const ANY_NUMBER: usize = usize::MAX;
 
+/// The roles of tokens and users.
+pub(super) const ROLES: &[&str] = &["read", "operate", "admin"];
+
 /// One key of a table.
 pub(super) struct Key {
     pub name: &'static str,
@@ -207,7 +210,7 @@ keys! {
         trusted_user_header: Other("a name; needs a token") = "none",
             "the header in which [a proxy](operations.md#behind-a-proxy) names the user whom it has \
             logged in";
-        trusted_user_role: Words(&["read", "operate", "admin"]) = "read", "the role of these users";
+        trusted_user_role: Words(ROLES) = "read", "the role of these users";
         trusted_groups_header: Other("a name; needs `trusted_groups`") = "none",
             "the header with the user's groups, with commas between them";
         trusted_groups: Many(0, 100, "table of {}") = "none",
@@ -222,7 +225,7 @@ keys! {
             that starts with more than 100 queues), or one pair for all queues";
     }
     TOKEN "### Tokens with names" {
-        role: Words(&["read", "operate", "admin"]) = "required", "the rights of the token";
+        role: Words(ROLES) = "required", "the rights of the token";
         hash: Other("secret") = "required", "`sha256:` and the SHA-256 of the token";
         ! token: "is not kept here: write its hash";
     }

@@ -21,7 +21,7 @@ use toml::de::DeValue;
 
 use super::bounded::{self, Bounded};
 use super::edits::nearest;
-use super::keys::{Key, Keys, REQUIRED, Values};
+use super::keys::{Key, Keys, REQUIRED, ROLES, Values};
 use super::problem::{Problem, line_of};
 use super::units::show_text;
 
@@ -329,7 +329,7 @@ impl<'a> Item<'a> {
         }
         let (last, others) = words.split_last()?;
         let others: Vec<String> = others.iter().map(|word| format!("{word:?}")).collect();
-        let shown = if key.name.ends_with("role") { String::new() } else { show_text(text) + " " };
+        let shown = if words == ROLES { String::new() } else { show_text(text) + " " };
         self.refuse(format!("{shown}is not a known word: write {} or {last:?}", others.join(", ")))
     }
 

@@ -1,5 +1,5 @@
-//! Words as people read them, for snapshots: those of a page, and any text without what differs from run to
-//! run.
+//! Texts for snapshots: the text of a page as people read it, and any text with its ids, times and ports
+//! replaced by names.
 //!
 //! In: HTML, or what a command or the API says. Out: text for `insta::assert_snapshot!`. Not here: links and
 //! forms of pages (`dashboard`).

@@ -310,8 +310,8 @@ struct HostTail {
 impl HostTail {
     async fn look(&mut self) {
         let read = self.read_queues().await;
-        // No event gets an id behind the time up to which all queues were read, with its overlap: a client
-        // that goes on from there would miss events of the queues that were read less far.
+        // The ids of events end at the time up to which all queues were read, with its overlap. A client goes
+        // on from the id of its last event, and with a later id it would miss events of the other queues.
         let latest = self.read_to.saturating_add(OVERLAP_MS);
         let event = |at: u64, kind: &str, data: String| {
             (at, Event::default().event(kind).id(at.min(latest).to_string()).data(data))

@@ -2,8 +2,8 @@
 //!
 //!     hosts are gone? ─▶ tasks go to the stream, or to the list ─▶ keys go
 //!
-//! Delayed, held and running tasks go to the stream, where those that wait are already. All tasks go to a
-//! list, also those that wait.
+//! Into a stream go delayed, held and running tasks; waiting tasks are there already. Into a list go all of
+//! these, and the waiting tasks.
 //!
 //! A list gets its items in such an order that the consumer takes them as hosts would have run them. What
 //! goes to a stream comes behind what waits there.
@@ -374,7 +374,7 @@ impl Queue {
         Ok(all)
     }
 
-    /// Gives back delayed tasks; with `with_held`, those that are held, too.
+    /// Gives back delayed tasks, and with `with_held` also held tasks.
     async fn return_delayed(&self, terms: Terms, with_held: bool) -> QueueResult<Returned> {
         const WHAT: &str = "look through the delayed tasks";
         let (mut cursor, mut all) = (START.to_owned(), Returned::default());

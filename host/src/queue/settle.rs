@@ -101,8 +101,8 @@ pub struct Ending {
     record: Option<Box<AttemptRecord>>,
     /// The size of the task's fields if they are left out here, and the script reads them from the entry.
     fields_in_entry: usize,
-    /// The size of the task's fields, in a queue that keeps those of completed tasks: up to [`MOST_KEPT`] the
-    /// fields stay in the status, above it their size does.
+    /// The bytes of the task's fields, if its queue keeps the fields of completed tasks. The status gets the
+    /// fields if they have at most [`MOST_KEPT`] bytes, and otherwise only this number.
     kept_bytes: Option<usize>,
 }
 

@@ -142,7 +142,7 @@ impl TaskSummary {
         TaskSummary { id: id.to_owned(), status, attempt: 1, ..TaskSummary::default() }
     }
 
-    /// Reads the fields of a status key. None: they are those of no status.
+    /// Reads the fields of a status key. None: the field `status` is missing, or has an unknown word.
     pub(super) fn read(id: &str, fields: &codec::RawFields) -> Option<TaskSummary> {
         let status = reply::value_of(fields, "status").and_then(Status::parse)?;
         let text = |name| reply::value_of(fields, name).map(String::from_utf8_lossy).map(Cow::into_owned);
@@ -187,7 +187,7 @@ pub struct TaskStatus {
 }
 
 impl TaskStatus {
-    /// Reads the fields of a status key. None: they are those of no status.
+    /// Reads the fields of a status key. None: the field `status` is missing, or has an unknown word.
     pub(super) fn read(id: &str, fields: codec::RawFields) -> Option<TaskStatus> {
         let mut task = TaskStatus::from(TaskSummary::read(id, &fields)?);
         for (name, value) in fields {

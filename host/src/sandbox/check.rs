@@ -70,7 +70,7 @@ async fn run(
     let shared: &Shared = &loaded.sandbox.0;
     let _permit = shared.check_permit.acquire().await.expect("nothing closes it");
     let deadline = Instant::now() + timeout;
-    // Its lines are those of no task.
+    // The lines that a self-check logs name no task.
     let (log, sliced) = (loaded.log(Arc::new(vec![nobody()]), plugin), shared.slices.call(loaded.number));
     // An attempt waits here for memory. A start of 0 bytes does not.
     let mut limits = Limits::new(loaded.memory, shared.budget.start(0).await);
